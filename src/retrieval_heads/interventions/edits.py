@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +11,9 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
+
+# An edit waits for the next step of a generation; nnsight warns, at each plain forward pass, that none came.
+warnings.filterwarnings("ignore", message=r"'.*proj\.input\.i\d+' was never reached: the loop asked for a step")
 
 
 @dataclass(frozen=True)

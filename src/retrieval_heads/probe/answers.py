@@ -16,10 +16,12 @@ class Answers:
     Attributes:
         scores: (items, candidates) float64, each candidate's log-probability in nats; NaN where
             an item has fewer candidates than the widest.
+        greedy: (items, candidates) bool, whether greedy generation writes that candidate.
         answer: (items,) int, the right candidate.
     """
 
     scores: np.ndarray
+    greedy: np.ndarray
     answer: np.ndarray
 
     @property
@@ -31,6 +33,11 @@ class Answers:
     def correct(self) -> np.ndarray:
         """(items,) bool."""
         return self.predicted == self.answer
+
+    @property
+    def generated(self) -> np.ndarray:
+        """(items,) bool, whether greedy generation begins with the right candidate (paper A, appendix A.5)."""
+        return self.greedy[np.arange(len(self.answer)), self.answer]
 
     @property
     def answer_logprob(self) -> np.ndarray:
@@ -52,7 +59,7 @@ class Answers:
 
     def take(self, items: np.ndarray) -> Answers:
         """The same for some of the items, by index or mask."""
-        return Answers(self.scores[items], self.answer[items])
+        return Answers(self.scores[items], self.greedy[items], self.answer[items])
 
     def __len__(self) -> int:
         return len(self.answer)

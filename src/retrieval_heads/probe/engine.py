@@ -29,7 +29,7 @@ from .answers import Answers
 from .batching import copies_per_pass, halving
 from .encoding import encode
 from .layout import Layout, lay_out
-from .passes import Trunk, edited_pass, intact_pass
+from .passes import Reading, Trunk, edited_pass, intact_pass
 from .tree import TokenTree, grow
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Run:
         self.copies = copies
         width = max(len(item.candidates) for item in self.encoded)
         self.scores = np.full((len(interventions), len(items), width), np.nan)
+        self.greedy = np.zeros(self.scores.shape, dtype=bool)
         self.units = list(self._plan())
         self._trunk_of: int | None = None
 
@@ -109,29 +110,31 @@ class Run:
                     yield Unit(number, tuple(indices[start : start + size]), layer)
 
     def do(self, unit: Unit) -> None:
-        """Run one unit and keep its scores."""
-        self.keep(unit, self.compute(unit))
+        """Run one unit and keep what it found."""
+        self.keep(unit, *self.compute(unit))
 
-    def keep(self, unit: Unit, scores: np.ndarray) -> None:
-        """Put a unit's scores (interventions, items of the tree, candidates) in their place."""
-        items = self.trees[unit.tree].items
-        self.scores[np.ix_(unit.interventions, items, range(scores.shape[-1]))] = scores
+    def keep(self, unit: Unit, scores: np.ndarray, greedy: np.ndarray) -> None:
+        """Put a unit's arrays, each (interventions, items of the tree, candidates), in their place."""
+        here = np.ix_(unit.interventions, self.trees[unit.tree].items, range(scores.shape[-1]))
+        self.scores[here], self.greedy[here] = scores, greedy
 
-    def compute(self, unit: Unit) -> np.ndarray:
-        """The scores of one unit, (interventions, items of the tree, candidates)."""
+    def compute(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
+        """The scores and greedy flags of one unit, each (interventions, items of the tree, candidates)."""
         if self._trunk_of != unit.tree:
             self._layout: Layout = lay_out(self.trees[unit.tree], self.packed, self.model.device)
             self._intact, self._trunk = intact_pass(self.model, self._layout)
             self._trunk_of = unit.tree
         if unit.layer < 0:
-            return self._intact.repeat(len(unit.interventions), 1, 1).cpu().numpy()
-        edits = [self.edits[index] for index in unit.interventions]
-        return torch.cat([part.cpu() for part in halving(self._pass, edits)]).numpy()
+            parts = [self._intact] * len(unit.interventions)
+        else:
+            parts = list(halving(self._pass, [self.edits[index] for index in unit.interventions]))
+        scores, greedy = (torch.cat(arrays).cpu().numpy() for arrays in zip(*parts))
+        return scores, greedy
 
-    def _pass(self, edits: Sequence[Sequence[Edit]]) -> torch.Tensor:
+    def _pass(self, edits: Sequence[Sequence[Edit]]) -> Reading:
         trunk: Trunk | None = self._trunk if self.resumes else None
         return edited_pass(self.model, self._layout, edits, trunk)
 
     def answers(self) -> list[Answers]:
         answer = np.array([item.answer for item in self.encoded])
-        return [Answers(scores, answer) for scores in self.scores]
+        return [Answers(scores, greedy, answer) for scores, greedy in zip(self.scores, self.greedy)]

@@ -35,21 +35,28 @@ class Layout:
     slots: Tensor
     shape: tuple[int, int]
 
-    def scores(self, logits: Tensor, copies: int) -> Tensor:
-        """Sum the reads into answer scores.
+    def read(self, logits: Tensor, copies: int) -> tuple[Tensor, Tensor]:
+        """Answer scores, and what greedy generation would do.
 
         Args:
             logits: (copies × rows, kept, vocabulary), every copy of the rows under one intervention.
 
         Returns:
-            (copies, items, width) float64: each candidate's log-probability in nats.
+            Two tensors (copies, items, width): float64, each candidate's log-probability in nats
+            (NaN where there is no candidate); and bool, whether greedy decoding after the prompt
+            writes this candidate: whether each of its tokens is the most probable one after those before.
         """
         logits = logits.unflatten(0, (copies, -1))[:, self.rows, self.kept].float()
-        chosen = logits.gather(-1, self.targets[None, :, None].expand(copies, -1, 1))[..., 0]
-        reads = (chosen - logits.logsumexp(-1)).double()
-        total = torch.full((copies, self.shape[0] * self.shape[1]), torch.nan, dtype=torch.float64, device=reads.device)
+        targets = self.targets[None, :, None].expand(copies, -1, 1)
+        reads = (logits.gather(-1, targets)[..., 0] - logits.logsumexp(-1)).double()
+        missed = (logits.argmax(-1) != self.targets).double()
+        size = self.shape[0] * self.shape[1]
+        total = torch.full((copies, size), torch.nan, dtype=torch.float64, device=reads.device)
         total[:, self.slots] = 0.0
-        return total.index_add_(1, self.slots, reads).unflatten(1, self.shape)
+        misses = total.clone()  # NaN, which is not 0, where there is no candidate
+        total.index_add_(1, self.slots, reads)
+        misses.index_add_(1, self.slots, missed)
+        return total.unflatten(1, self.shape), (misses == 0).unflatten(1, self.shape)
 
 
 def lay_out(tree: TokenTree, packed: bool, device: torch.device | str = "cpu") -> Layout:

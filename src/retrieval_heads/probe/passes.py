@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nnsight import TransformersModel
 
 Change = Callable[[Tensor], Tensor]
+Reading = tuple[Tensor, Tensor]  # scores and greedy, each (copies, items, width)
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,20 @@ def _inputs(layout: Layout, copies: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def intact_pass(model: TransformersModel, layout: Layout) -> tuple[Tensor, Trunk]:
-    """The intact scores (1, items, width), and every layer's output to resume from."""
+def intact_pass(model: TransformersModel, layout: Layout) -> tuple[Reading, Trunk]:
+    """What the intact model answers, and every layer's output to resume from."""
     layers = model.get(family(model).layers)
     with model.trace(**_inputs(layout, 1)):
         outputs = nnsight.save([layer.output for layer in layers])
         logits = model.output.logits.save()
-    return layout.scores(logits, 1), Trunk(outputs)
+    return layout.read(logits, 1), Trunk(outputs)
 
 
 @torch.no_grad()
 def edited_pass(
     model: TransformersModel, layout: Layout, edits: Sequence[Sequence[Edit]], trunk: Trunk | None
-) -> Tensor:
-    """Scores (copies, items, width), copy number i under the edits ``edits[i]``.
+) -> Reading:
+    """What the model answers, copy number i under the edits ``edits[i]`` (see :meth:`Layout.read`).
 
     With a ``trunk``, the layers below the first edited one are skipped with their intact outputs.
     """
@@ -80,7 +81,7 @@ def edited_pass(
                 values[mine] = change(values[mine])
             model.get(path).input = values
         logits = model.output.logits.save()
-    return layout.scores(logits, copies)
+    return layout.read(logits, copies)
 
 
 def _sites(

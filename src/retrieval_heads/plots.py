@@ -1,0 +1,137 @@
+"""Every figure of the book, in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from .heads import Head
+from .probe.head_scores import HeadScores
+
+INTACT_COLOUR = "0.35"
+PALETTE = "colorblind"
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The book's look, for the figures drawn inside."""
+    with sns.axes_style("ticks"), sns.plotting_context("notebook"), sns.color_palette(PALETTE):
+        with plt.rc_context({"figure.dpi": 110, "savefig.dpi": 160, "axes.spines.top": False, "axes.spines.right": False}):
+            yield
+
+
+def head_map(scores: HeadScores, name: int = 5, column: str = "drop") -> Figure:
+    """Layers × heads; the colour is what the head's removal costs. The ``name`` costliest heads are labelled."""
+    grid = scores.grid(column).T
+    with style():
+        figure, axes = plt.subplots(figsize=(0.28 * grid.shape[1] + 2.2, max(2.4, 0.24 * grid.shape[0] + 1.3)))
+        limit = max(0.05, float(np.nanmax(np.abs(grid.to_numpy()))))
+        colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "linewidths": 0.4, "linecolor": "white"}
+        sns.heatmap(grid, ax=axes, square=True, **colours, cbar_kws={"label": "accuracy lost without the head", "shrink": 0.8})
+        for place, head in enumerate(scores.ranking[:name], start=1):
+            colour = "white" if grid.loc[head.index, head.layer] > 0.6 * limit else "black"
+            axes.text(head.layer + 0.5, head.index + 0.52, place, color=colour, ha="center", va="center", fontsize=8)
+        named = ", ".join(f"{place} {head.label}" for place, head in enumerate(scores.ranking[:name], start=1))
+        axes.set(xlabel="layer", ylabel="head")
+        axes.set_title(f"{_title(scores)}\n{named}", loc="left", fontsize=10)
+        axes.tick_params(axis="both", length=0, labelsize=8)
+        axes.tick_params(axis="y", rotation=0)
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def head_ranking(scores: HeadScores, count: int = 15) -> Figure:
+    """The costliest heads as points with their 95 % intervals, costliest on top."""
+    table = scores.table.head(count).iloc[::-1]
+    labels = [head.label for head in scores.ranking[:count]][::-1]
+    with style():
+        figure, axes = plt.subplots(figsize=(5.2, 0.26 * count + 1.1))
+        spread = np.abs(table[["drop_low", "drop_high"]].to_numpy().T - table["drop"].to_numpy())
+        axes.errorbar(table["drop"], labels, xerr=spread, fmt="o", markersize=5, elinewidth=1.4)
+        axes.axvline(0, color=INTACT_COLOUR, linewidth=0.8)
+        axes.set_xlabel("accuracy lost without the head (95 % interval)")
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def accuracy_curves(table: pd.DataFrame, x: str, hue: str, chance: str | None = None) -> Figure:
+    """Accuracy against ``x``, one line a value of ``hue``.
+
+    Args:
+        table: one row a point, with columns ``x``, ``hue``, ``accuracy``, ``low``, ``high``, and ``chance`` if named.
+    """
+    with style():
+        figure, axes = plt.subplots(figsize=(6, 3.6))
+        for label, line in table.groupby(hue, sort=False):
+            (drawn,) = axes.plot(line[x], line["accuracy"], marker="o", markersize=4, label=label)
+            axes.fill_between(line[x], line["low"], line["high"], alpha=0.15, color=drawn.get_color(), linewidth=0)
+        if chance is not None:
+            points = table.drop_duplicates(x)
+            axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR, label="chance")
+        axes.set(xlabel=x, ylabel="accuracy", ylim=(0, 1), xticks=sorted(table[x].unique()))
+        axes.legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def conditions(table: pd.DataFrame, columns: Sequence[str]) -> Figure:
+    """One panel a measure, one row a condition, with intervals; a line marks the first condition (intact).
+
+    Args:
+        table: indexed by condition; for each measure the columns ``NAME``, ``NAME low``, ``NAME high``.
+    """
+    with style():
+        size = (2.6 * len(columns) + 1.4, 0.32 * len(table) + 1.2)
+        figure, panels = plt.subplots(1, len(columns), figsize=size, sharey=True, squeeze=False)
+        for axes, column in zip(panels[0], columns):
+            rows = table.iloc[::-1]
+            spread = np.abs(rows[[f"{column} low", f"{column} high"]].to_numpy().T - rows[column].to_numpy())
+            axes.errorbar(rows[column], rows.index, xerr=spread, fmt="o", markersize=5, elinewidth=1.4)
+            axes.axvline(table[column].iloc[0], color=INTACT_COLOUR, linewidth=0.8, linestyle="--")
+            axes.set_xlabel(column)
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[Head] = ()) -> Figure:
+    """Every head by two measures of its damage, one panel a value of ``panel``; some heads named.
+
+    Args:
+        table: one row a head and panel, with columns ``head``, ``x``, ``y``, ``panel``.
+    """
+    with style():
+        values = list(table[panel].unique())
+        size = (3.4 * len(values) + 0.6, 3.6)
+        figure, panels = plt.subplots(1, len(values), figsize=size, sharex=True, sharey=True, squeeze=False)
+        for axes, value in zip(panels[0], values):
+            points = table[table[panel] == value]
+            axes.scatter(points[x], points[y], s=14, alpha=0.6, linewidth=0)
+            axes.axline((0, 0), slope=1, color=INTACT_COLOUR, linewidth=0.8, linestyle=":")
+            for _, point in points[points["head"].isin([head.label for head in name])].iterrows():
+                place = (point[x], point[y])
+                axes.annotate(point["head"], place, xytext=(4, 3), textcoords="offset points", fontsize=8)
+            axes.set_title(value, loc="left", fontsize=10)
+            axes.set_xlabel(x)
+        panels[0][0].set_ylabel(y)
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def _title(scores: HeadScores) -> str:
+    header = scores.header
+    return f"{header['model']['name']} · {header['task']['task']} · {header['intact']['accuracy']:.2f} intact"
+
+
+def _closed(figure: Figure) -> Figure:
+    """The figure, no longer held by pyplot: a notebook shows it once, as a cell's value."""
+    plt.close(figure)
+    return figure
+
+
+__all__ = ["accuracy_curves", "conditions", "head_map", "head_ranking", "style", "two_scores"]
