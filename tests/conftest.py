@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "real_model: needs SmolLM2-135M-Instruct (fetched and converted once)")
-
-
 @pytest.fixture(scope="session")
 def tiny_llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint like those on the hub: Llama, 3 layers × 4 heads, random weights, one token a byte."""

@@ -1,0 +1,53 @@
+"""Find the few heads with which a language model looks things up.
+
+>>> import retrieval_heads as rh
+>>> rh.Head.parse("L16H22")
+Head(layer=16, index=22, kind='attention')
+"""
+
+from importlib import import_module
+from typing import Any
+
+# The public names and where they live. They are imported when first used: torch alone takes seconds.
+_HOME = {
+    "Answers": "probe.answers",
+    "Facts": "tasks.facts",
+    "Head": "heads",
+    "HeadScores": "probe.head_scores",
+    "HeadSet": "heads",
+    "INTACT": "probe.engine",
+    "Item": "tasks.items",
+    "KVRetrieval": "tasks.kv_retrieval",
+    "Knockout": "interventions.knockout",
+    "RunningText": "tasks.running_text",
+    "Task": "tasks.items",
+    "apply": "interventions.edits",
+    "attention_weights": "mixing.attention",
+    "bootstrap_mean": "evidence.intervals",
+    "compare": "probe.conditions",
+    "describe": "models.loading",
+    "heads_of": "models.families",
+    "knockout": "interventions.knockout",
+    "language_loss": "probe.language_loss",
+    "load": "models.loading",
+    "plots": "plots",
+    "random_heads": "models.families",
+    "roles": "mixing.roles",
+    "score": "probe.engine",
+    "show": "probe.conditions",
+    "sweep": "probe.sweep",
+    "wilson": "evidence.intervals",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_HOME[name]}")
+    return module if name == "plots" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,14 +16,19 @@ from .probe.head_scores import HeadScores
 
 INTACT_COLOUR = "0.35"
 PALETTE = "colorblind"
+POINTS = {"fmt": "o", "markersize": 5, "elinewidth": 1.4}
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """The book's look, for the figures drawn inside."""
-    with sns.axes_style("ticks"), sns.plotting_context("notebook"), sns.color_palette(PALETTE):
-        with plt.rc_context({"figure.dpi": 110, "savefig.dpi": 160, "axes.spines.top": False, "axes.spines.right": False}):
-            yield
+    with (
+        sns.axes_style("ticks"),
+        sns.plotting_context("notebook"),
+        sns.color_palette(PALETTE),
+        plt.rc_context({"figure.dpi": 110, "savefig.dpi": 160, "axes.spines.top": False, "axes.spines.right": False}),
+    ):
+        yield
 
 
 def head_map(scores: HeadScores, name: int = 5, column: str = "drop") -> Figure:
@@ -33,7 +38,9 @@ def head_map(scores: HeadScores, name: int = 5, column: str = "drop") -> Figure:
         figure, axes = plt.subplots(figsize=(0.28 * grid.shape[1] + 2.2, max(2.4, 0.24 * grid.shape[0] + 1.3)))
         limit = max(0.05, float(np.nanmax(np.abs(grid.to_numpy()))))
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "linewidths": 0.4, "linecolor": "white"}
-        sns.heatmap(grid, ax=axes, square=True, **colours, cbar_kws={"label": "accuracy lost without the head", "shrink": 0.8})
+        sns.heatmap(
+            grid, ax=axes, square=True, **colours, cbar_kws={"label": "accuracy lost without the head", "shrink": 0.8}
+        )
         for place, head in enumerate(scores.ranking[:name], start=1):
             colour = "white" if grid.loc[head.index, head.layer] > 0.6 * limit else "black"
             axes.text(head.layer + 0.5, head.index + 0.52, place, color=colour, ha="center", va="center", fontsize=8)
@@ -52,49 +59,48 @@ def head_ranking(scores: HeadScores, count: int = 15) -> Figure:
     labels = [head.label for head in scores.ranking[:count]][::-1]
     with style():
         figure, axes = plt.subplots(figsize=(5.2, 0.26 * count + 1.1))
-        spread = np.abs(table[["drop_low", "drop_high"]].to_numpy().T - table["drop"].to_numpy())
-        axes.errorbar(table["drop"], labels, xerr=spread, fmt="o", markersize=5, elinewidth=1.4)
+        axes.errorbar(table["drop"], labels, xerr=_spread(table, "drop", "drop_low", "drop_high"), **POINTS)
         axes.axvline(0, color=INTACT_COLOUR, linewidth=0.8)
         axes.set_xlabel("accuracy lost without the head (95 % interval)")
         figure.tight_layout()
     return _closed(figure)
 
 
-def accuracy_curves(table: pd.DataFrame, x: str, hue: str, chance: str | None = None) -> Figure:
-    """Accuracy against ``x``, one line a value of ``hue``.
+def curves(table: pd.DataFrame, x: str, chance: str | None = None) -> Figure:
+    """Accuracy against ``x``, one line a condition, with intervals.
 
     Args:
-        table: one row a point, with columns ``x``, ``hue``, ``accuracy``, ``low``, ``high``, and ``chance`` if named.
+        table: one row a point, with the columns of :func:`.compare`, ``x``, and ``chance`` if it is named.
     """
     with style():
-        figure, axes = plt.subplots(figsize=(6, 3.6))
-        for label, line in table.groupby(hue, sort=False):
-            (drawn,) = axes.plot(line[x], line["accuracy"], marker="o", markersize=4, label=label)
+        figure, axes = plt.subplots(figsize=(6.8, 3.6))
+        for label, line in table.groupby("condition", sort=False):
+            (drawn,) = axes.plot(line[x], line["value"], marker="o", markersize=4, label=label)
             axes.fill_between(line[x], line["low"], line["high"], alpha=0.15, color=drawn.get_color(), linewidth=0)
         if chance is not None:
             points = table.drop_duplicates(x)
-            axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR, label="chance")
-        axes.set(xlabel=x, ylabel="accuracy", ylim=(0, 1), xticks=sorted(table[x].unique()))
+            axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR, label="guessing")
+        axes.set(xlabel=x, ylabel=table.measure.iloc[0], ylim=(0, 1), xticks=sorted(table[x].unique()))
         axes.legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
         figure.tight_layout()
     return _closed(figure)
 
 
-def conditions(table: pd.DataFrame, columns: Sequence[str]) -> Figure:
-    """One panel a measure, one row a condition, with intervals; a line marks the first condition (intact).
+def conditions(table: pd.DataFrame) -> Figure:
+    """One panel a measure, one row a condition, with intervals; a line marks the first condition.
 
     Args:
-        table: indexed by condition; for each measure the columns ``NAME``, ``NAME low``, ``NAME high``.
+        table: what :func:`.compare` returns.
     """
     with style():
-        size = (2.6 * len(columns) + 1.4, 0.32 * len(table) + 1.2)
-        figure, panels = plt.subplots(1, len(columns), figsize=size, sharey=True, squeeze=False)
-        for axes, column in zip(panels[0], columns):
-            rows = table.iloc[::-1]
-            spread = np.abs(rows[[f"{column} low", f"{column} high"]].to_numpy().T - rows[column].to_numpy())
-            axes.errorbar(rows[column], rows.index, xerr=spread, fmt="o", markersize=5, elinewidth=1.4)
-            axes.axvline(table[column].iloc[0], color=INTACT_COLOUR, linewidth=0.8, linestyle="--")
-            axes.set_xlabel(column)
+        names, measures = list(table.condition.unique()), list(table.measure.unique())
+        size = (2.6 * len(measures) + 1.4, 0.32 * len(names) + 1.2)
+        figure, panels = plt.subplots(1, len(measures), figsize=size, sharey=True, squeeze=False)
+        for axes, measure in zip(panels[0], measures):
+            rows = table[table.measure == measure].set_index("condition").loc[names[::-1]]
+            axes.errorbar(rows["value"], rows.index, xerr=_spread(rows, "value", "low", "high"), **POINTS)
+            axes.axvline(rows["value"].iloc[-1], color=INTACT_COLOUR, linewidth=0.8, linestyle="--")
+            axes.set_xlabel(measure)
         figure.tight_layout()
     return _closed(figure)
 
@@ -123,9 +129,14 @@ def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[H
     return _closed(figure)
 
 
+def _spread(table: pd.DataFrame, value: str, low: str, high: str) -> np.ndarray:
+    """(2, rows) distances of an interval's ends from its value: matplotlib's error bars."""
+    return np.abs(table[[low, high]].to_numpy().T - table[value].to_numpy())
+
+
 def _title(scores: HeadScores) -> str:
     header = scores.header
-    return f"{header['model']['name']} · {header['task']['task']} · {header['intact']['accuracy']:.2f} intact"
+    return f"{header['model']['name']} · {header['task']['task']} · {header['intact']['value']:.2f} intact"
 
 
 def _closed(figure: Figure) -> Figure:
@@ -134,4 +145,4 @@ def _closed(figure: Figure) -> Figure:
     return figure
 
 
-__all__ = ["accuracy_curves", "conditions", "head_map", "head_ranking", "style", "two_scores"]
+__all__ = ["conditions", "curves", "head_map", "head_ranking", "style", "two_scores"]

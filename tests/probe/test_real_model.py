@@ -50,4 +50,4 @@ def test_the_known_heads_lead_the_ranking(model):
     task = KVRetrieval(dictionaries=2, template="continuation", values="words", single_token=True)
     scores = sweep(model, task, [*TOP_THREE, *rivals])
     assert scores.top(3) == TOP_THREE
-    assert 0.6 < scores.header["intact"]["accuracy"] < 0.95
+    assert 0.6 < scores.header["intact"]["value"] < 0.95

@@ -7,6 +7,7 @@ family, so a row of this table is all that an architecture needs.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,18 @@ def mixers(model: TransformersModel) -> list[Mixer]:
 def heads_of(model: TransformersModel) -> HeadSet:
     """Every mixing head of the model."""
     return HeadSet(Head(m.layer, i, m.kind) for m in mixers(model) for i in range(m.heads))
+
+
+def random_heads(model: TransformersModel, count: int, *, besides: Iterable[Head | str] = (), seed: int = 0) -> HeadSet:
+    """``count`` random heads of the model, none of them in ``besides``: a control for a choice of heads.
+
+    Raises:
+        ValueError: the model has fewer such heads.
+    """
+    others = list(heads_of(model) - resolve(model, besides))
+    if not 0 <= count <= len(others):
+        raise ValueError(f"count={count} is not between 0 and the {len(others)} heads there are to draw from")
+    return HeadSet(random.Random(seed).sample(others, count))
 
 
 def resolve(model: TransformersModel, heads: Iterable[Head | str]) -> HeadSet:

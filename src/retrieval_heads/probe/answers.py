@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import logsumexp
 
 from ..evidence.intervals import Interval, wilson
 
@@ -45,6 +46,13 @@ class Answers:
         return self.scores[np.arange(len(self.answer)), self.answer]
 
     @property
+    def log_odds(self) -> np.ndarray:
+        """(items,) log-odds of the right candidate against all the others together, in nats."""
+        others = np.where(np.isnan(self.scores), -np.inf, self.scores)
+        others[np.arange(len(self.answer)), self.answer] = -np.inf
+        return self.answer_logprob - logsumexp(others, axis=1)
+
+    @property
     def accuracy(self) -> float:
         return float(self.correct.mean())
 
@@ -60,6 +68,16 @@ class Answers:
     def take(self, items: np.ndarray) -> Answers:
         """The same for some of the items, by index or mask."""
         return Answers(self.scores[items], self.greedy[items], self.answer[items])
+
+    def join(self, other: Answers) -> Answers:
+        """These answers, then those of ``other``."""
+        width = max(self.scores.shape[1], other.scores.shape[1])
+        wide = [[(0, 0), (0, width - answers.scores.shape[1])] for answers in (self, other)]
+        return Answers(
+            np.concatenate([np.pad(a.scores, w, constant_values=np.nan) for a, w in zip((self, other), wide)]),
+            np.concatenate([np.pad(a.greedy, w) for a, w in zip((self, other), wide)]),
+            np.concatenate([self.answer, other.answer]),
+        )
 
     def __len__(self) -> int:
         return len(self.answer)

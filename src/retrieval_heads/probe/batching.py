@@ -50,7 +50,7 @@ def halving(run: Callable[[Sequence[Any]], Result], work: Sequence[Any]) -> Iter
             raise
         if len(work) == 1:
             raise RuntimeError(
-                "out of memory with a single copy of the prompt; use shorter prompts, a smaller dtype or a larger device"
+                "out of memory with a single copy of the prompt; use shorter prompts, a smaller dtype or a larger card"
             ) from error
     clear_device_cache(garbage_collection=True)
     middle = len(work) // 2

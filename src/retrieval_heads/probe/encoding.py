@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..tasks.items import Item
@@ -35,20 +36,20 @@ def encode(items: Sequence[Item], tokenizer: PreTrainedTokenizerBase) -> list[En
 
 
 def _encode_one(item: Item, tokenizer: PreTrainedTokenizerBase) -> Encoded:
-    question = tokenizer.encode(item.question, add_special_tokens=False)
+    joined = [item.question + text for text in item.candidates]
+    question, *joint = tokenizer([item.question, *joined], add_special_tokens=False).input_ids
     candidates = []
-    for text in item.candidates:
-        joint = tokenizer.encode(item.question + text, add_special_tokens=False)
-        merged = joint[: len(question)] != question
-        tokens = tokenizer.encode(text, add_special_tokens=False) if merged else joint[len(question) :]
-        candidates.append(tuple(tokens))
+    for text, tokens in zip(item.candidates, joint):
+        merged = tokens[: len(question)] != question
+        alone = tokenizer.encode(text, add_special_tokens=False) if merged else tokens[len(question) :]
+        candidates.append(tuple(alone))
     _check_distinguishable(item, candidates)
     return Encoded(tuple(tokenizer.encode(item.prompt)), tuple(candidates), item.answer)
 
 
 def _check_distinguishable(item: Item, candidates: list[tuple[int, ...]]) -> None:
     ordered = sorted(zip(candidates, item.candidates))
-    for (tokens, text), (next_tokens, next_text) in zip(ordered, ordered[1:]):
+    for (tokens, text), (next_tokens, next_text) in pairwise(ordered):
         if not tokens or tokens == next_tokens:
             raise ValueError(
                 f"the tokenizer cannot tell {text!r} from {next_text!r}: both are the tokens {list(tokens)}; "

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from ..heads import HeadSet
 from ..interventions.edits import Edit, Intervention
 from ..interventions.knockout import Knockout
-from ..heads import HeadSet
 from ..models.families import family
 from ..tasks.items import Item
 from .answers import Answers
@@ -30,7 +30,7 @@ from .batching import copies_per_pass, halving
 from .encoding import encode
 from .layout import Layout, lay_out
 from .passes import Reading, Trunk, edited_pass, intact_pass
-from .tree import TokenTree, grow
+from .tree import grow
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel

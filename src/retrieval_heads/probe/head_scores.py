@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from ..evidence.intervals import bootstrap_mean
+from ..evidence.intervals import bootstrap_mean, wilson
 from ..heads import Head, HeadSet
 from .answers import Answers
 
@@ -25,6 +26,12 @@ COLUMNS = (
     "drop_low",
     "drop_high",
     "logprob_change",
+    "generated",
+    "generated_low",
+    "generated_high",
+    "generated_drop",
+    "generated_drop_low",
+    "generated_drop_high",
 )
 
 
@@ -36,7 +43,8 @@ class HeadScores:
         table: columns ``layer``, ``head``, ``kind``; ``n`` samples; ``accuracy`` without the head,
             with its 95 % Wilson interval; ``drop``, the intact accuracy on the same samples minus
             it, with its 95 % paired bootstrap interval; ``logprob_change``, the mean change of the
-            right answer's log-probability, in nats.
+            right answer's log-probability, in nats; ``generated`` and ``generated_drop``, the same as
+            ``accuracy`` and ``drop`` for greedy generation (:attr:`.Answers.generated`).
         header: versions, model, task with its seed, intact accuracy: JSON data.
     """
 
@@ -52,16 +60,16 @@ class HeadScores:
         rows = []
         for head, answers in without:
             same = intact.take(slice(len(answers)))
-            accuracy = answers.interval()
-            drop = bootstrap_mean(same.correct.astype(float) - answers.correct)
             change = float((answers.answer_logprob - same.answer_logprob).mean())
-            rows.append((head.layer, head.index, head.kind, *_flat(accuracy), *drop[:3], change))
+            chosen = _rate_and_drop(answers.correct, same.correct)
+            written = _rate_and_drop(answers.generated, same.generated)
+            rows.append((head.layer, head.index, head.kind, len(answers), *chosen, change, *written))
         table = pd.DataFrame(rows, columns=list(COLUMNS))
         order = ["drop", "logprob_change", "layer", "head"]
         table = table.sort_values(order, ascending=[False, True, True, True], ignore_index=True)
-        accuracy = intact.interval()
-        measured = {"intact": dict(zip(("accuracy", "low", "high", "n"), accuracy)), "chance": intact.chance}
-        return cls(table, {**header, **measured})
+        rates = {"intact": intact.correct, "intact_generated": intact.generated}
+        intervals = {name: wilson(int(right.sum()), len(right))._asdict() for name, right in rates.items()}
+        return cls(table, {**header, **intervals, "chance": intact.chance})
 
     def top(self, count: int) -> HeadSet:
         """The ``count`` most damaging heads.
@@ -121,5 +129,8 @@ class HeadScores:
         return cls(table, header)
 
 
-def _flat(interval) -> tuple[int, float, float, float]:
-    return interval.n, interval.value, interval.low, interval.high
+def _rate_and_drop(without: np.ndarray, intact: np.ndarray) -> tuple[float, ...]:
+    """The rate of right answers without a head, and what it lost: each a value, low and high."""
+    rate = wilson(int(without.sum()), len(without))
+    drop = bootstrap_mean(intact.astype(float) - without)
+    return (*rate[:3], *drop[:3])

@@ -19,8 +19,9 @@ class Layout:
         mask: (1, 1, columns, columns) bool, or None for the ordinary causal mask.
         positions: (1, columns), or None for 0, 1, 2, …
         keep: (kept,) the columns whose logits any read needs, ascending.
-        rows, kept: one entry a read: its row and its index into ``keep``.
-        targets: one entry a read: the token whose log-probability is read.
+        rows, kept: one entry a node that is read: its row and its index into ``keep``.
+        nodes: one entry a read: which of those nodes.
+        targets: one entry a read: the token whose log-probability is read there.
         slots: one entry a read: the flat index, item × width + candidate, of the score that it adds to.
         shape: (items, width) of the scores; an item with fewer than ``width`` candidates leaves NaN.
     """
@@ -31,6 +32,7 @@ class Layout:
     keep: Tensor
     rows: Tensor
     kept: Tensor
+    nodes: Tensor
     targets: Tensor
     slots: Tensor
     shape: tuple[int, int]
@@ -46,10 +48,10 @@ class Layout:
             (NaN where there is no candidate); and bool, whether greedy decoding after the prompt
             writes this candidate: whether each of its tokens is the most probable one after those before.
         """
-        logits = logits.unflatten(0, (copies, -1))[:, self.rows, self.kept].float()
-        targets = self.targets[None, :, None].expand(copies, -1, 1)
-        reads = (logits.gather(-1, targets)[..., 0] - logits.logsumexp(-1)).double()
-        missed = (logits.argmax(-1) != self.targets).double()
+        logits = logits.unflatten(0, (copies, -1))[:, self.rows, self.kept].float()  # (copies, nodes, vocabulary)
+        chosen = logits[:, self.nodes, self.targets]
+        reads = (chosen - logits.logsumexp(-1)[:, self.nodes]).double()
+        missed = (logits.argmax(-1)[:, self.nodes] != self.targets).double()
         size = self.shape[0] * self.shape[1]
         total = torch.full((copies, size), torch.nan, dtype=torch.float64, device=reads.device)
         total[:, self.slots] = 0.0
@@ -73,16 +75,17 @@ def lay_out(tree: TokenTree, packed: bool, device: torch.device | str = "cpu") -
             for node in path:
                 row_of[node] = row
     branches = packed and not tree.is_chain()
-    columns = torch.tensor([column_of[node] for node in tree.nodes])
-    keep, kept = columns.unique(return_inverse=True)
+    read, nodes = torch.tensor(tree.nodes).unique(return_inverse=True)
+    keep, kept = torch.tensor(column_of)[read].unique(return_inverse=True)
     width = 1 + max(candidate for _, candidate in tree.slots)
     layout = Layout(
         ids=ids,
         mask=tree.sees()[None, None] if branches else None,
         positions=torch.tensor([tree.depths]) if branches else None,
         keep=keep,
-        rows=torch.tensor([row_of[node] for node in tree.nodes]),
+        rows=torch.tensor(row_of)[read],
         kept=kept,
+        nodes=nodes,
         targets=torch.tensor(tree.targets),
         slots=torch.tensor([item * width + candidate for item, candidate in tree.slots]),
         shape=(len(tree.items), width),

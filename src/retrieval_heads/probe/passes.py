@@ -84,9 +84,7 @@ def edited_pass(
     return layout.read(logits, copies)
 
 
-def _sites(
-    model: TransformersModel, edits: Sequence[Sequence[Edit]]
-) -> list[tuple[str, list[tuple[int, Change]]]]:
+def _sites(model: TransformersModel, edits: Sequence[Sequence[Edit]]) -> list[tuple[str, list[tuple[int, Change]]]]:
     """The edited modules in the order in which a pass reaches them, each with (copy, change) pairs."""
     changes = [(edit.path, (copy, edit.change)) for copy, own in enumerate(edits) for edit in own]
     order = [mixer.path for mixer in mixers(model)]

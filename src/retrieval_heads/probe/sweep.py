@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..heads import Head, HeadSet
 from ..interventions.knockout import Knockout
 from ..models.families import heads_of, resolve
 from ..models.loading import describe
-from ..tasks.items import Task
+from ..tasks.items import Item, Task
+from .answers import Answers
 from .engine import INTACT, score
 from .head_scores import HeadScores
+from .race import race
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -22,12 +24,15 @@ def sweep(
     task: Task,
     heads: Iterable[Head | str] | None = None,
     *,
+    top: int | None = None,
     progress: bool | None = None,
 ) -> HeadScores:
     """Knock out each head alone and score the task.
 
     Args:
         heads: the heads to try; None tries all.
+        top: race for the ``top`` most damaging heads (:mod:`.race`): the others are scored on
+            fewer items, as the table's column ``n`` says. None scores every head on every item.
         progress: show a bar; None shows it on a terminal only.
 
     Raises:
@@ -35,7 +40,13 @@ def sweep(
     """
     tried = list(heads_of(model) if heads is None else resolve(model, heads))
     items = task.items(model.tokenizer)
-    alone = [Knockout(HeadSet([head])) for head in tried]
-    intact, *without = score(model, items, [INTACT, *alone], progress=progress)
-    header = {"model": describe(model), "task": task.describe(), "method": "knockout"}
+
+    def ask(some: Sequence[Item], which: Sequence[int]) -> list[Answers]:
+        alone = [Knockout(HeadSet([tried[i]])) for i in which]
+        return score(model, some, [INTACT, *alone], progress=progress)
+
+    everyone = range(len(tried))
+    intact, *without = ask(items, everyone) if top is None else race(items, len(tried), top, ask)
+    method = "knockout" if top is None else f"knockout, racing for the top {top}"
+    header = {"model": describe(model), "task": task.describe(), "method": method}
     return HeadScores.compare(intact, zip(tried, without), header)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -78,4 +79,4 @@ def prefix_free(strings: Sequence[str]) -> bool:
     (True, False)
     """
     ordered = sorted(strings)
-    return all(not b.startswith(a) for a, b in zip(ordered, ordered[1:]))
+    return all(not b.startswith(a) for a, b in pairwise(ordered))

@@ -1,0 +1,69 @@
+"""Running a chapter: papermill executes a copy, which is then cleaned of what differs between runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+BOOK = Path("book")
+EXECUTED = Path("_build/executed")
+
+
+def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None) -> Path:
+    """Execute ``book/CHAPTER.ipynb`` from top to bottom and write the notebook with its outputs.
+
+    Args:
+        parameters: values for the chapter's cell tagged ``parameters``.
+        output: where to; None writes ``_build/executed/CHAPTER.ipynb``. The chapter itself is never changed.
+
+    Raises:
+        ValueError: there is no such chapter here, or it has no parameter of that name.
+        papermill.PapermillExecutionError: a cell failed; nothing is written.
+    """
+    import papermill
+
+    source = BOOK / f"{chapter}.ipynb"
+    if not source.is_file():
+        there = ", ".join(sorted(path.stem for path in BOOK.glob("*.ipynb"))) or "no chapters"
+        raise ValueError(
+            f"no chapter {chapter!r} in {BOOK.absolute()}: it has {there}; run this in the repository's root"
+        )
+    known = papermill.inspect_notebook(str(source))
+    for name in parameters:
+        if name not in known:
+            raise ValueError(f"chapter {chapter!r} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
+    output = output or EXECUTED / source.name
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_suffix(".running.ipynb")
+    try:
+        papermill.execute_notebook(
+            source,
+            unfinished,
+            parameters=parameters,
+            cwd=str(BOOK),
+            extra_arguments=["--log-level=ERROR"],  # the kernel's own notices are not outputs
+        )
+        clean(unfinished)
+        unfinished.replace(output)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return output
+
+
+def clean(path: Path) -> None:
+    """Drop what papermill adds and what changes from run to run or machine to machine: times, paths, patch versions."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook["metadata"].pop("papermill", None)
+    notebook["metadata"].get("language_info", {}).pop("version", None)
+    kept = []
+    for cell in notebook["cells"]:
+        metadata = cell["metadata"]
+        tags = metadata.get("tags", [])
+        if "injected-parameters" in tags:
+            continue
+        for name in ("papermill", "execution", *(["tags"] if not tags else [])):
+            metadata.pop(name, None)
+        kept.append(cell)
+    notebook["cells"] = kept
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,72 @@
+"""Gather and Aggregate: what a retrieval head does in a KV-retrieval prompt (paper A, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from ..heads import Head
+from ..models.families import resolve
+from ..tasks.items import Item
+from .attention import attention_weights
+
+if TYPE_CHECKING:
+    from nnsight import TransformersModel
+
+
+def roles(model: TransformersModel, items: Sequence[Item], heads: Iterable[Head | str]) -> pd.DataFrame:
+    """How strongly each head gathers and aggregates, and the role that this gives it.
+
+    A Gather head condenses a segment into its last token: ``gather`` is the attention that the
+    newline ending a line of the dictionary pays to the rest of that line, over all lines. An
+    Aggregate head lets the target read the right summary: ``aggregate`` is the attention that the
+    prompt's last token pays to the line of the right answer. The role is the larger of the two,
+    if it is at least one half.
+
+    Args:
+        items: KV-retrieval items in the continuation template; the more, the steadier the means.
+
+    Returns:
+        One row a head: ``head``, ``gather``, ``aggregate`` (means over the items, 0 to 1), ``role``.
+
+    Raises:
+        ValueError: no items, or an item whose context is not lines that end in newline tokens.
+    """
+    if not items:
+        raise ValueError("roles are measured on prompts; give at least one item")
+    found = resolve(model, heads)
+    sums = {head: np.zeros(2) for head in found}
+    for item in items:
+        lines, ends = _lines(model.tokenizer, item)
+        asked = lines == _asked_line(item)
+        for head, weights in attention_weights(model, item.prompt, found).items():
+            gather = np.mean([weights[end, :end][lines[:end] == lines[end]].sum().item() for end in ends])
+            sums[head] += gather, weights[-1][asked].sum().item()
+    rows = [(str(head), *(total / len(items))) for head, total in sums.items()]
+    table = pd.DataFrame(rows, columns=["head", "gather", "aggregate"])
+    larger = np.where(table["gather"] > table["aggregate"], "Gather", "Aggregate")
+    table["role"] = np.where(table[["gather", "aggregate"]].max(axis=1) >= 0.5, larger, "neither")
+    return table
+
+
+def _lines(tokenizer, item: Item) -> tuple[np.ndarray, list[int]]:
+    """Each token's line of the prompt, and the tokens that end the dictionary's lines (its title's aside)."""
+    encoded = tokenizer(item.prompt, return_offsets_mapping=True)
+    starts = [start for start, _ in encoded.offset_mapping]
+    lines = np.array([item.prompt.count("\n", 0, start) for start in starts])
+    ends = [i for i, start in enumerate(starts) if lines[i] > 0 and item.prompt[start] == "\n"]
+    if len(ends) != item.context.count("\n") - 1:
+        raise ValueError("roles need a dictionary whose lines end in newline tokens; this tokenizer merges them")
+    return lines, ends
+
+
+def _asked_line(item: Item) -> int:
+    """The line of the context that begins like the question and holds its answer."""
+    pair = item.question + item.candidates[item.answer]
+    for number, line in enumerate(item.context.split("\n")):
+        if line == pair:
+            return number
+    raise ValueError(f"no line of the dictionary is {pair!r}; roles need the continuation template")
