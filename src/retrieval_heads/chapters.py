@@ -51,6 +51,27 @@ def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None
     return output
 
 
+def parse_parameters(texts: list[str]) -> dict[str, Any]:
+    """Parameters written ``NAME=VALUE``; a value that is JSON is read as such, any other is a string.
+
+    >>> parse_parameters(["seed=3", "model_name=smollm2-135m"])
+    {'seed': 3, 'model_name': 'smollm2-135m'}
+
+    Raises:
+        ValueError: a text without ``=``.
+    """
+    parameters = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"{text!r} is not a parameter; write NAME=VALUE, like seed=3")
+        try:
+            parameters[name] = json.loads(value)
+        except ValueError:
+            parameters[name] = value
+    return parameters
+
+
 def clean(path: Path) -> None:
     """Drop what papermill adds and what changes from run to run or machine to machine: times, paths, patch versions."""
     notebook = json.loads(path.read_text(encoding="utf-8"))

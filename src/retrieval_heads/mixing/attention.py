@@ -33,7 +33,7 @@ def attention_weights(model: TransformersModel, prompt: str, heads: Iterable[Hea
             raise ValueError(f"{head} has no attention weights: it is a {head.kind} head")
     layers = model.get(family(model).layers)
     needed = sorted({head.layer for head in wanted})
-    with _eager(model), model.trace(model.tokenizer(prompt, return_tensors="pt"), use_cache=False):
+    with _eager(model), model.trace(prompt, use_cache=False):
         weights = nnsight.save([layers[i].self_attn.output[1] for i in needed])
     by_layer = dict(zip(needed, weights))
     return {head: by_layer[head.layer][0, head.index].float().cpu() for head in wanted}

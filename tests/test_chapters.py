@@ -1,0 +1,73 @@
+"""Running chapters: what papermill writes, cleaned of what would differ tomorrow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from papermill.exceptions import PapermillExecutionError
+
+from retrieval_heads.chapters import execute
+
+CHAPTERS = sorted((Path(__file__).parents[1] / "book").glob("*.ipynb"))
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    """A repository with one small chapter."""
+    cells = [
+        nbformat.v4.new_code_cell("profile = 'cpu'\nseed = 0", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("import os\nprint(profile, seed, os.path.basename(os.getcwd()))"),
+        nbformat.v4.new_code_cell("assert seed != 13"),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    (tmp_path / "book").mkdir()
+    nbformat.write(notebook, tmp_path / "book" / "small.ipynb")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_chapter_is_executed_with_its_parameters_and_stays_as_it_was(book):
+    before = (book / "book" / "small.ipynb").read_bytes()
+    path = execute("small", {"seed": 7})
+    notebook = json.loads(path.read_text())
+    assert path == Path("_build/executed/small.ipynb") and list(path.parent.iterdir()) == [path]
+    assert "".join(notebook["cells"][1]["outputs"][0]["text"]) == "cpu 7 book\n"
+    assert (book / "book" / "small.ipynb").read_bytes() == before
+
+
+def test_nothing_of_the_run_itself_is_stored(book):
+    notebook = json.loads(execute("small", {"seed": 7}, book / "out.ipynb").read_text())
+    assert len(notebook["cells"]) == 3 and [cell["id"] for cell in notebook["cells"]]
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert "version" not in notebook["metadata"]["language_info"]
+    assert [cell["metadata"] for cell in notebook["cells"]] == [{"tags": ["parameters"]}, {}, {}]
+    assert str(book) not in json.dumps(notebook)
+
+
+def test_a_failing_cell_leaves_nothing(book):
+    with pytest.raises(PapermillExecutionError, match="seed != 13"):
+        execute("small", {"seed": 13}, book / "new" / "out.ipynb")
+    assert list((book / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("chapter", "parameters", "message"),
+    [
+        ("smal", {}, "no chapter 'smal'.*it has small"),
+        ("small", {"pears": 3}, "no parameter 'pears'; it has profile, seed"),
+    ],
+)
+def test_unknown_chapters_and_parameters_are_refused_by_name(book, chapter, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        execute(chapter, parameters)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_every_cell_of_a_chapter_has_been_executed(chapter):
+    """nbval compares only cells with stored outputs: a chapter that was never run would pass."""
+    cells = [cell for cell in json.loads(chapter.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert cells and [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))

@@ -1,0 +1,62 @@
+"""Figures show the data that they are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from retrieval_heads import plots
+from retrieval_heads.heads import Head
+from retrieval_heads.probe.answers import Answers
+from retrieval_heads.probe.head_scores import HeadScores
+
+
+@pytest.fixture
+def scores():
+    rng = np.random.default_rng(0)
+
+    def answers(rate):
+        right = rng.random(50) < rate
+        table = np.where(right[:, None], [[0.0, -1.0]], [[-1.0, 0.0]])
+        return Answers(table, table == 0, np.zeros(50, int))
+
+    without = [
+        (Head(layer, head), answers(0.2 if (layer, head) == (2, 1) else 0.9)) for layer in range(4) for head in range(3)
+    ]
+    header = {"model": {"name": "a-model"}, "task": {"task": "kv_retrieval"}}
+    return HeadScores.compare(answers(0.95), without, header)
+
+
+def test_the_map_has_every_head_in_its_place_and_names_the_worst(scores):
+    axes = plots.head_map(scores, name=2).axes[0]
+    drawn = axes.collections[0].get_array().reshape(3, 4)  # heads × layers
+    for row in scores.table.itertuples():
+        assert drawn[row.head, row.layer] == pytest.approx(row.drop)
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+    assert axes.texts[0].get_position()[0] == 2.5 and "1 L2H1" in axes.get_title(loc="left")
+
+
+def test_the_ranking_has_the_worst_on_top(scores):
+    axes = plots.head_ranking(scores, count=3).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [head.label for head in scores.ranking[:3]][::-1]
+
+
+def test_curves_and_conditions_draw_one_line_or_row_a_condition():
+    rows = [(c, "accuracy", v, v - 0.1, v + 0.1, 10, x) for c, v in (("a", 0.8), ("b", 0.4)) for x in (5, 10)]
+    table = pd.DataFrame(rows, columns=["condition", "measure", "value", "low", "high", "n", "pairs"]).assign(
+        chance=0.1
+    )
+    axes = plots.curves(table, "pairs", chance="chance").axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "guessing"]
+    assert axes.lines[1].get_ydata().tolist() == [0.4, 0.4]
+    axes = plots.conditions(table[table.pairs == 5]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+
+
+def test_two_scores_names_the_heads_it_is_asked_to():
+    table = pd.DataFrame({"head": ["L0H1", "L2H3"], "x": [0.1, 0.5], "y": [0.2, 0.1], "panel": ["p", "p"]})
+    axes = plots.two_scores(table, "x", "y", "panel", name=[Head(2, 3)]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["L2H3"]
+    assert axes.collections[0].get_offsets().tolist() == [[0.1, 0.2], [0.5, 0.1]]
