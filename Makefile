@@ -58,8 +58,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 # A chapter runs again when it, the library or a package's version has changed, and not when only .venv is new.
+# What it needs is fetched first: a download's bar is no output of a chapter.
 _build/executed/%.ipynb: book/%.ipynb $(LIBRARY) constraints.txt | $(INSTALLED)
-	@mkdir -p $(@D)
+	@mkdir -p $(@D) && $(BIN)/retrieval-heads fetch
 	$(BIN)/retrieval-heads run $* --output $@
 
 # Both render a staged copy of the book into the one _build/html, and each takes away the other's stamp.

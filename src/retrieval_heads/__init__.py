@@ -5,8 +5,12 @@
 Head(layer=16, index=22, kind='attention')
 """
 
+import warnings
 from importlib import import_module
 from typing import Any
+
+# A plain bar instead of a widget is fine, and not worth a line in every notebook's output.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 # The public names and where they live. They are imported when first used: torch alone takes seconds.
 _HOME = {

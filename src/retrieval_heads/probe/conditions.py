@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nnsight import TransformersModel
 
 LOSS = "LM loss"
+ADDED = "loss added"
 
 
 def compare(
@@ -34,8 +35,9 @@ def compare(
 
     Returns:
         One row a condition and measure: ``condition``, ``measure``, ``value``, ``low``, ``high``,
-        ``n``. Accuracies have Wilson intervals over items; the loss, in nats a token, has a
-        bootstrap interval over windows. All are 95 %.
+        ``n``. Accuracies have Wilson intervals over items. The loss, in nats a token, comes twice:
+        itself, with a bootstrap interval over windows, and as what a condition adds to the first
+        one's, with the paired bootstrap interval of that difference. All intervals are 95 %.
 
     Raises:
         ValueError: a head that the model does not have.
@@ -48,6 +50,7 @@ def compare(
     if text is not None:
         losses = language_loss(model, text.token_windows(model.tokenizer), knockouts, progress=progress)
         rows += [(name, LOSS, *bootstrap_mean(each)) for name, each in zip(conditions, losses)]
+        rows += [(name, ADDED, *bootstrap_mean(each - losses[0])) for name, each in zip(conditions, losses)]
     return pd.DataFrame(rows, columns=["condition", "measure", "value", "low", "high", "n"])
 
 

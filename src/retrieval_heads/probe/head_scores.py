@@ -126,7 +126,7 @@ class HeadScores:
             raise ValueError(f"{path} is not a table of head scores: its first line is {first[:40]!r}") from error
         if tuple(table.columns) != COLUMNS:
             raise ValueError(f"{path} has the columns {list(table.columns)}, head scores have {list(COLUMNS)}")
-        return cls(table.astype(dict.fromkeys(COLUMNS[COLUMNS.index("n") + 1:], float)), header)
+        return cls(table.astype(dict.fromkeys(COLUMNS[COLUMNS.index("n") + 1 :], float)), header)
 
 
 def _rate_and_drop(without: np.ndarray, intact: np.ndarray) -> tuple[float, ...]:
