@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -72,10 +73,12 @@ def probe(
 ) -> None:
     """Knock out every head of MODEL, one at a time, and rank them by what that costs in KV retrieval.
 
-    Prints the ranking and writes two files: a table of all heads (CSV) and the head map (PNG).
+    Prints the ranking and writes two files: a table of all heads (CSV) and the head map (PNG). Stopped, it goes on
+    where it was when it is called again. Under `accelerate launch -m retrieval_heads.cli` the processes share the work.
     """
     with one_line_errors():
         from .models.loading import load
+        from .probe.processes import is_first
         from .probe.sweep import sweep
         from .tasks.kv_retrieval import KVRetrieval
 
@@ -89,8 +92,12 @@ def probe(
             single_token=values is Values.words,
             seed=seed,
         )
-        scores = sweep(load(model), task, top=None if full else top)
-        _report(scores, top, output / f"{Path(model).name}-kv_retrieval-{pairs}-{template.value}")
+        path = output / f"{Path(model).name}-kv_retrieval-{pairs}-{template.value}"
+        unfinished = path.with_name(path.name + ".unfinished")
+        scores = sweep(load(model), task, top=None if full else top, resume=unfinished)
+        if is_first():
+            _report(scores, top, path)
+            shutil.rmtree(unfinished)
 
 
 @app.command()
@@ -150,3 +157,7 @@ def _report(scores: HeadScores, top: int, path: Path) -> None:
     picture = path.with_name(path.name + ".png")
     head_map(scores).savefig(picture, bbox_inches="tight")
     typer.echo(f"\ntable of all heads: {table}\nhead map: {picture}")
+
+
+if __name__ == "__main__":
+    app()

@@ -13,7 +13,8 @@ less, never by approximating (a test compares it with the naive loop):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,12 +25,15 @@ from ..heads import HeadSet
 from ..interventions.edits import Edit, Intervention
 from ..interventions.knockout import Knockout
 from ..models.families import family
+from ..models.loading import describe
 from ..tasks.items import Item
 from .answers import Answers
 from .batching import copies_per_pass, halving
 from .encoding import encode
 from .layout import Layout, lay_out
 from .passes import Reading, Trunk, edited_pass, intact_pass
+from .processes import everyones, is_first, mine, wait
+from .store import Store, digest
 from .tree import grow
 
 if TYPE_CHECKING:
@@ -53,28 +57,56 @@ def score(
     interventions: Sequence[Intervention] = (INTACT,),
     *,
     copies: int | None = None,
+    resume: Path | None = None,
+    about: dict | None = None,
     progress: bool | None = None,
 ) -> list[Answers]:
     """Answer scores of every item under each intervention, in the order of ``interventions``.
 
+    Under ``accelerate launch`` the processes share the work, and each returns all answers.
+
     Args:
         copies: interventions a pass, at most; None finds what fits the memory.
+        resume: a folder for finished passes: the same call with the same folder goes on from them.
+        about: what the items are (a task's ``describe()``), for the record in that folder.
         progress: show a bar; None shows it on a terminal only.
 
     Raises:
         ValueError: no items, candidates that the tokenizer cannot tell apart, an architecture
-            that is not in the table, or a head that the model does not have.
+            that is not in the table, a head that the model does not have, or ``resume`` with a
+            view, whose edits no record can hold.
     """
     if not items:
         raise ValueError("there are no items to score; make the task larger")
     run = Run(model, items, interventions, copies)
-    for unit in tqdm(run.units, desc="scoring", unit="pass", disable=None if progress is None else not progress):
-        run.do(unit)
+    store = None if resume is None else _open(resume, run.key(items, interventions, about), run.copies)
+    units = list(enumerate(run.plan(store.plan["copies"] if store else run.copies)))
+    found = []
+    quiet = not is_first() or (None if progress is None else not progress)
+    for number, unit in tqdm(mine(units), desc="scoring", unit="pass", disable=quiet):
+        arrays = store.get(number) if store else None
+        if arrays is None:
+            arrays = run.compute(unit)
+            if store:
+                store.put(number, *arrays)
+        found.append((number, *arrays))
+    for number, scores, greedy in everyones(found):
+        run.keep(units[number][1], scores, greedy)
     return run.answers()
 
 
+def _open(folder: Path, key: dict, copies: list[int]) -> Store:
+    """The store of this run; the first process makes it, so that no other finds it half made."""
+    if not is_first():
+        wait()
+    store = Store(folder, key, {"copies": copies})
+    if is_first():
+        wait()
+    return store
+
+
 class Run:
-    """One call of :func:`score`: its trees, its units, and the scores so far."""
+    """One call of :func:`score`: its trees, the passes that it takes, and the scores so far."""
 
     def __init__(
         self,
@@ -89,29 +121,35 @@ class Run:
         self.trees = grow(self.encoded, [item.context for item in items])
         self.edits = [intervention.edits(model) for intervention in interventions]
         # A view made by `apply` holds edits of its own at modules that a resumed pass would skip.
-        self.resumes = not model._edits
-        self.copies = copies
+        self.is_view = bool(model._edits)
+        self.copies = [copies or copies_per_pass(model, tree, self.packed) for tree in self.trees]
         width = max(len(item.candidates) for item in self.encoded)
         self.scores = np.full((len(interventions), len(items), width), np.nan)
         self.greedy = np.zeros(self.scores.shape, dtype=bool)
-        self.units = list(self._plan())
         self._trunk_of: int | None = None
 
-    def _plan(self) -> Iterator[Unit]:
-        """The units: tree by tree, so that one tree's trunk is in memory at a time."""
+    def key(self, items: Sequence[Item], interventions: Sequence[Intervention], about: dict | None) -> dict:
+        """What the scores depend on, as JSON data."""
+        if self.is_view:
+            raise ValueError("resume needs the model itself, not a view of it: give the view's edits as interventions")
+        described = [intervention.describe() for intervention in interventions]
+        record = {**describe(self.model), **(about or {})}
+        return {**record, "items": digest([asdict(item) for item in items]), "interventions": digest(described)}
+
+    def plan(self, copies: Sequence[int]) -> Iterator[Unit]:
+        """The units: tree by tree, so that one tree's trunk is in memory at a time.
+
+        Args:
+            copies: interventions a pass, at most, for each tree.
+        """
         by_layer: dict[int, list[int]] = {}
         for index, edits in enumerate(self.edits):
             layer = edits[0].layer if edits else -1  # -1: nothing to change, the intact pass itself
             by_layer.setdefault(layer, []).append(index)
-        for number, tree in enumerate(self.trees):
-            size = self.copies or copies_per_pass(self.model, tree, self.packed)
+        for number, size in enumerate(copies):
             for layer, indices in sorted(by_layer.items()):
                 for start in range(0, len(indices), size):
                     yield Unit(number, tuple(indices[start : start + size]), layer)
-
-    def do(self, unit: Unit) -> None:
-        """Run one unit and keep what it found."""
-        self.keep(unit, *self.compute(unit))
 
     def keep(self, unit: Unit, scores: np.ndarray, greedy: np.ndarray) -> None:
         """Put a unit's arrays, each (interventions, items of the tree, candidates), in their place."""
@@ -121,7 +159,7 @@ class Run:
     def compute(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
         """The scores and greedy flags of one unit, each (interventions, items of the tree, candidates)."""
         if self._trunk_of != unit.tree:
-            self._layout: Layout = lay_out(self.trees[unit.tree], self.packed, self.model.device)
+            self._layout: Layout = lay_out(self.trees[unit.tree], self.packed)
             self._intact, self._trunk = intact_pass(self.model, self._layout)
             self._trunk_of = unit.tree
         if unit.layer < 0:
@@ -132,7 +170,7 @@ class Run:
         return scores, greedy
 
     def _pass(self, edits: Sequence[Sequence[Edit]]) -> Reading:
-        trunk: Trunk | None = self._trunk if self.resumes else None
+        trunk: Trunk | None = None if self.is_view else self._trunk
         return edited_pass(self.model, self._layout, edits, trunk)
 
     def answers(self) -> list[Answers]:

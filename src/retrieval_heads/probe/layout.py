@@ -48,20 +48,23 @@ class Layout:
             (NaN where there is no candidate); and bool, whether greedy decoding after the prompt
             writes this candidate: whether each of its tokens is the most probable one after those before.
         """
-        logits = logits.unflatten(0, (copies, -1))[:, self.rows, self.kept].float()  # (copies, nodes, vocabulary)
-        chosen = logits[:, self.nodes, self.targets]
-        reads = (chosen - logits.logsumexp(-1)[:, self.nodes]).double()
-        missed = (logits.argmax(-1)[:, self.nodes] != self.targets).double()
+        # A model spread over several devices gives its logits on the last one.
+        rows, kept, nodes, targets, slots = (
+            index.to(logits.device) for index in (self.rows, self.kept, self.nodes, self.targets, self.slots)
+        )
+        logits = logits.unflatten(0, (copies, -1))[:, rows, kept].float()  # (copies, nodes, vocabulary)
+        reads = (logits[:, nodes, targets] - logits.logsumexp(-1)[:, nodes]).double()
+        missed = (logits.argmax(-1)[:, nodes] != targets).double()
         size = self.shape[0] * self.shape[1]
         total = torch.full((copies, size), torch.nan, dtype=torch.float64, device=reads.device)
-        total[:, self.slots] = 0.0
+        total[:, slots] = 0.0
         misses = total.clone()  # NaN, which is not 0, where there is no candidate
-        total.index_add_(1, self.slots, reads)
-        misses.index_add_(1, self.slots, missed)
+        total.index_add_(1, slots, reads)
+        misses.index_add_(1, slots, missed)
         return total.unflatten(1, self.shape), (misses == 0).unflatten(1, self.shape)
 
 
-def lay_out(tree: TokenTree, packed: bool, device: torch.device | str = "cpu") -> Layout:
+def lay_out(tree: TokenTree, packed: bool) -> Layout:
     """Lay the tree out as one packed row, or as one row a path."""
     if packed:
         row_of, column_of = [0] * len(tree), list(range(len(tree)))
@@ -78,7 +81,7 @@ def lay_out(tree: TokenTree, packed: bool, device: torch.device | str = "cpu") -
     read, nodes = torch.tensor(tree.nodes).unique(return_inverse=True)
     keep, kept = torch.tensor(column_of)[read].unique(return_inverse=True)
     width = 1 + max(candidate for _, candidate in tree.slots)
-    layout = Layout(
+    return Layout(
         ids=ids,
         mask=tree.sees()[None, None] if branches else None,
         positions=torch.tensor([tree.depths]) if branches else None,
@@ -90,5 +93,3 @@ def lay_out(tree: TokenTree, packed: bool, device: torch.device | str = "cpu") -
         slots=torch.tensor([item * width + candidate for item, candidate in tree.slots]),
         shape=(len(tree.items), width),
     )
-    moved = {k: v.to(device) for k, v in vars(layout).items() if isinstance(v, Tensor)}
-    return Layout(**{**vars(layout), **moved})

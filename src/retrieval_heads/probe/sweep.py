@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..heads import Head, HeadSet
@@ -25,6 +27,7 @@ def sweep(
     heads: Iterable[Head | str] | None = None,
     *,
     top: int | None = None,
+    resume: Path | None = None,
     progress: bool | None = None,
 ) -> HeadScores:
     """Knock out each head alone and score the task.
@@ -33,6 +36,8 @@ def sweep(
         heads: the heads to try; None tries all.
         top: race for the ``top`` most damaging heads (:mod:`.race`): the others are scored on
             fewer items, as the table's column ``n`` says. None scores every head on every item.
+        resume: a folder for finished passes, so that a rerun goes on where this one was stopped. Delete
+            it when the result is safe.
         progress: show a bar; None shows it on a terminal only.
 
     Raises:
@@ -40,10 +45,12 @@ def sweep(
     """
     tried = list(heads_of(model) if heads is None else resolve(model, heads))
     items = task.items(model.tokenizer)
+    number = count(1)
 
     def ask(some: Sequence[Item], which: Sequence[int]) -> list[Answers]:
         alone = [Knockout(HeadSet([tried[i]])) for i in which]
-        return score(model, some, [INTACT, *alone], progress=progress)
+        folder = None if resume is None else resume / f"round-{next(number)}"
+        return score(model, some, [INTACT, *alone], resume=folder, about=task.describe(), progress=progress)
 
     everyone = range(len(tried))
     intact, *without = ask(items, everyone) if top is None else race(items, len(tried), top, ask)
