@@ -38,7 +38,7 @@ def _repeat(value: Any, copies: int) -> Any:
     return type(value)(_repeat(v, copies) for v in value) if isinstance(value, (tuple, list)) else value
 
 
-def _inputs(layout: Layout, copies: int) -> dict[str, Any]:
+def inputs(layout: Layout, copies: int) -> dict[str, Any]:
     """The model's keyword arguments for ``copies`` copies of the layout's rows."""
     rows = copies * len(layout.ids)
     inputs = {"input_ids": layout.ids.repeat(copies, 1), "logits_to_keep": layout.keep, "use_cache": False}
@@ -52,7 +52,7 @@ def _inputs(layout: Layout, copies: int) -> dict[str, Any]:
 def intact_pass(model: TransformersModel, layout: Layout) -> tuple[Reading, Trunk]:
     """What the intact model answers, and every layer's output to resume from."""
     layers = model.get(family(model).layers)
-    with model.trace(**_inputs(layout, 1)):
+    with model.trace(**inputs(layout, 1)):
         outputs = nnsight.save([layer.output for layer in layers])
         logits = model.output.logits.save()
     return layout.read(logits, 1), Trunk(outputs)
@@ -71,7 +71,7 @@ def edited_pass(
     resumed = trunk.after(first - 1, copies) if first else None
     layers = model.get(family(model).layers)
     sites = _sites(model, edits)
-    with model.trace(**_inputs(layout, copies)):
+    with model.trace(**inputs(layout, copies)):
         for layer in range(first):  # only the last one's output is read
             layers[layer].skip(resumed)
         for path, changes in sites:
