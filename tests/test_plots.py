@@ -56,7 +56,7 @@ def test_curves_and_conditions_draw_one_line_or_row_a_condition():
 
 
 def test_two_scores_names_the_heads_it_is_asked_to():
-    table = pd.DataFrame({"head": ["L0H1", "L2H3"], "x": [0.1, 0.5], "y": [0.2, 0.1], "panel": ["p", "p"]})
+    table = pd.DataFrame({"layer": [0, 2], "head": [1, 3], "x": [0.1, 0.5], "y": [0.2, 0.1], "panel": ["p", "p"]})
     axes = plots.two_scores(table, "x", "y", "panel", name=[Head(2, 3)]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["L2H3"]
     assert axes.collections[0].get_offsets().tolist() == [[0.1, 0.2], [0.5, 0.1]]

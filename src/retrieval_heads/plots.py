@@ -16,6 +16,7 @@ from .probe.head_scores import HeadScores
 
 INTACT_COLOUR = "0.35"
 PALETTE = "colorblind"
+AXES = {"drop": "accuracy lost, answer scoring", "generated_drop": "accuracy lost, generation"}
 POINTS = {"fmt": "o", "markersize": 5, "elinewidth": 1.4}
 
 
@@ -35,7 +36,7 @@ def head_map(scores: HeadScores, name: int = 5, column: str = "drop") -> Figure:
     """Layers × heads; the colour is what the head's removal costs. The ``name`` costliest heads are labelled."""
     grid = scores.grid(column).T
     with style():
-        figure, axes = plt.subplots(figsize=(0.28 * grid.shape[1] + 2.2, max(2.4, 0.24 * grid.shape[0] + 1.3)))
+        figure, axes = plt.subplots(figsize=(0.22 * grid.shape[1] + 1.6, max(2.4, 0.21 * grid.shape[0] + 1.1)))
         limit = max(0.05, float(np.nanmax(np.abs(grid.to_numpy()))))
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "linewidths": 0.4, "linecolor": "white"}
         sns.heatmap(
@@ -58,7 +59,7 @@ def head_ranking(scores: HeadScores, count: int = 15) -> Figure:
     table = scores.table.head(count).iloc[::-1]
     labels = [head.label for head in scores.ranking[:count]][::-1]
     with style():
-        figure, axes = plt.subplots(figsize=(5.2, 0.26 * count + 1.1))
+        figure, axes = plt.subplots(figsize=(7.4, 0.24 * count + 1.0))
         axes.errorbar(table["drop"], labels, xerr=_spread(table, "drop", "drop_low", "drop_high"), **POINTS)
         axes.axvline(0, color=INTACT_COLOUR, linewidth=0.8)
         axes.set_xlabel("accuracy lost without the head (95 % interval)")
@@ -94,7 +95,7 @@ def conditions(table: pd.DataFrame) -> Figure:
     """
     with style():
         names, measures = list(table.condition.unique()), list(table.measure.unique())
-        size = (2.6 * len(measures) + 1.4, 0.32 * len(names) + 1.2)
+        size = (2.1 * len(measures) + 1.6, 0.3 * len(names) + 1.0)
         figure, panels = plt.subplots(1, len(measures), figsize=size, sharey=True, squeeze=False)
         for axes, measure in zip(panels[0], measures):
             rows = table[table.measure == measure].set_index("condition").loc[names[::-1]]
@@ -109,22 +110,24 @@ def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[H
     """Every head by two measures of its damage, one panel a value of ``panel``; some heads named.
 
     Args:
-        table: one row a head and panel, with columns ``head``, ``x``, ``y``, ``panel``.
+        table: head scores (:attr:`.HeadScores.table`), several under one another, told apart by ``panel``.
+        x, y: ``drop``, ``generated_drop``, or another of their columns.
     """
     with style():
         values = list(table[panel].unique())
-        size = (3.4 * len(values) + 0.6, 3.6)
+        size = (3.5 * len(values) + 0.6, 3.7)
         figure, panels = plt.subplots(1, len(values), figsize=size, sharex=True, sharey=True, squeeze=False)
         for axes, value in zip(panels[0], values):
             points = table[table[panel] == value]
             axes.scatter(points[x], points[y], s=14, alpha=0.6, linewidth=0)
             axes.axline((0, 0), slope=1, color=INTACT_COLOUR, linewidth=0.8, linestyle=":")
-            for _, point in points[points["head"].isin([head.label for head in name])].iterrows():
-                place = (point[x], point[y])
-                axes.annotate(point["head"], place, xytext=(4, 3), textcoords="offset points", fontsize=8)
+            places = points.set_index(["layer", "head"])[[x, y]]
+            for head in name:
+                place = tuple(places.loc[(head.layer, head.index)])
+                axes.annotate(head.label, place, xytext=(4, 3), textcoords="offset points", fontsize=8)
             axes.set_title(value, loc="left", fontsize=10)
-            axes.set_xlabel(x)
-        panels[0][0].set_ylabel(y)
+            axes.set_xlabel(AXES.get(x, x))
+        panels[0][0].set_ylabel(AXES.get(y, y))
         figure.tight_layout()
     return _closed(figure)
 
