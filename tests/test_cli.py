@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -29,6 +30,16 @@ def test_probe_prints_a_ranking_and_writes_table_and_map(tiny_llama_folder, tmp_
     lines = [line.split()[0] for line in result.output.split("\n") if line.startswith("L")]
     assert lines == [str(head) for head in scores.ranking[:3]]
     assert (tmp_path / "out" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_probe_estimates_from_gradients(tiny_llama_folder, tmp_path):
+    options = ("--pairs", 4, "--dictionaries", 2, "--top", 3, "--estimate", "midpoint", "--output", tmp_path)
+    result = call("probe", tiny_llama_folder, *options)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / f"{tiny_llama_folder.name}-kv_retrieval-4-published-estimates.csv")
+    assert len(table) == 12 and table.estimate.is_monotonic_decreasing
+    first = table.iloc[0]
+    assert f"\nL{first.layer}H{first['head']} " in result.output
 
 
 @pytest.mark.parametrize(

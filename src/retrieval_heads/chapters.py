@@ -86,5 +86,12 @@ def clean(path: Path) -> None:
         for name in ("papermill", "execution", *(["tags"] if not tags else [])):
             metadata.pop(name, None)
         kept.append(cell)
+    # The dropped cell of injected parameters was counted too.
+    executed = [cell for cell in kept if cell.get("execution_count") is not None]
+    for count, cell in enumerate(executed, start=1):
+        cell["execution_count"] = count
+        for output in cell["outputs"]:
+            if "execution_count" in output:
+                output["execution_count"] = count
     notebook["cells"] = kept
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .heads import Head
 from .models.cache import LoadError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from .probe.head_scores import HeadScores
 
 app = typer.Typer(
@@ -32,6 +35,11 @@ class Template(StrEnum):
 class Values(StrEnum):
     numbers = "numbers"
     words = "words"
+
+
+class Estimate(StrEnum):
+    gradient = "gradient"
+    midpoint = "midpoint"
 
 
 class Profile(StrEnum):
@@ -69,6 +77,10 @@ def probe(
         int, typer.Option(help="Print the top heads, and spend the samples where they decide who is among them.")
     ] = 10,
     full: Annotated[bool, typer.Option("--full", help="Score every head on every dictionary.")] = False,
+    estimate: Annotated[
+        Estimate | None,
+        typer.Option(help="Estimate from gradients instead of knocking out: one pass in all, or one a layer."),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder for the table and the map.")] = Path("head-scores"),
 ) -> None:
     """Knock out every head of MODEL, one at a time, and rank them by what that costs in KV retrieval.
@@ -78,6 +90,7 @@ def probe(
     """
     with one_line_errors():
         from .models.loading import load
+        from .probe.attribution import attribute
         from .probe.processes import is_first
         from .probe.sweep import sweep
         from .tasks.kv_retrieval import KVRetrieval
@@ -93,11 +106,24 @@ def probe(
             seed=seed,
         )
         path = output / f"{Path(model).name}-kv_retrieval-{pairs}-{template.value}"
+        if estimate is not None:
+            _report_estimates(attribute(load(model), task, estimate.value), top, path)
+            return
         unfinished = path.with_name(path.name + ".unfinished")
         scores = sweep(load(model), task, top=None if full else top, resume=unfinished)
         if is_first():
             _report(scores, top, path)
             shutil.rmtree(unfinished)
+
+
+def _report_estimates(table: pd.DataFrame, top: int, path: Path) -> None:
+    """Print the heads with the largest estimates; write the table."""
+    typer.echo("\nestimated fall of the right answer's log-odds without the head, in nats\n")
+    for row in table.head(top).itertuples():
+        typer.echo(f"{Head(row.layer, row.head, row.kind)!s:<14}{row.estimate:>9.3f}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path.with_name(path.name + "-estimates.csv"), index=False, float_format="%.6g")
+    typer.echo(f"\ntable of all heads: {path.with_name(path.name + '-estimates.csv')}")
 
 
 @app.command()

@@ -86,6 +86,17 @@ def family(model: TransformersModel) -> Family:
     return FAMILIES[kind]
 
 
+def packs(model: TransformersModel, longest: int) -> bool:
+    """Whether branches of up to ``longest`` tokens may share one pass under a mask of one's own.
+
+    They may where every mixer obeys the mask, and none looks only at a window shorter than the
+    branch: the mask would replace the window.
+    """
+    config = model.config
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    return family(model).packs and (window is None or longest <= window)
+
+
 def mixers(model: TransformersModel) -> list[Mixer]:
     """Every output projection of the model, in the order in which a forward pass reaches them.
 

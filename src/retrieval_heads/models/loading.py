@@ -39,6 +39,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     attn_implementation: str | None = None,
+    device_map: str | dict[str, str | int] | None = None,
 ) -> TransformersModel:
     """A causal language model with its tokenizer, wrapped by nnsight, in eval mode, parameters without gradients.
 
@@ -48,6 +49,8 @@ def load(
 
     ``dtype`` defaults to bfloat16 on CUDA and float32 elsewhere, ``device`` to CUDA where there is one,
     ``attn_implementation`` to what transformers chooses ("eager" is the one that gives attention weights).
+    ``device_map="auto"`` spreads a model that is larger than one card over several, as accelerate does it; it
+    takes the place of ``device``.
 
     Raises:
         ValueError: no such name, dtype or device.
@@ -56,11 +59,14 @@ def load(
     device = _device(device)
     dtype = _dtype(dtype, device)
     folder, origin = _locate(os.fspath(name))
-    module, tokenizer = _read(folder, dtype, attn_implementation)
-    module = module.to(device).eval().requires_grad_(False)
+    module, tokenizer = _read(folder, dtype, attn_implementation, device_map)
+    module = module.eval().requires_grad_(False)
     module.retrieval_heads_origin = origin
+    placed = {"device": device} if device_map is None else {}  # a spread model stays where accelerate put it
+    if device_map is None:
+        module.to(device)
     with quiet():
-        return TransformersModel(module, task="text-generation", tokenizer=tokenizer, device=device)
+        return TransformersModel(module, task="text-generation", tokenizer=tokenizer, **placed)
 
 
 def _locate(name: str) -> tuple[Path, Origin]:
@@ -80,7 +86,9 @@ def _locate(name: str) -> tuple[Path, Origin]:
     return folder, Origin(name, f"{repo} on the Hugging Face hub", folder.name)  # the hub names folders by commit
 
 
-def _read(folder: Path, dtype: torch.dtype, attn_implementation: str | None) -> tuple[PreTrainedModel, object]:
+def _read(
+    folder: Path, dtype: torch.dtype, attn_implementation: str | None, device_map: str | dict | None
+) -> tuple[PreTrainedModel, object]:
     """Model and tokenizer from a folder, every tensor of the model found in it."""
     wrong = broken(folder)
     if wrong is not None:
@@ -91,6 +99,7 @@ def _read(folder: Path, dtype: torch.dtype, attn_implementation: str | None) -> 
                 folder,
                 dtype=dtype,
                 attn_implementation=attn_implementation,
+                device_map=device_map,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -118,7 +127,9 @@ def _read(folder: Path, dtype: torch.dtype, attn_implementation: str | None) -> 
 
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        # Under `accelerate launch` each process has a card of its own.
+        card = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device("cuda", card) if torch.cuda.is_available() else torch.device("cpu")
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from tqdm import tqdm
 
-from ..models.families import Mixer, family, mixers
+from ..models.families import Mixer, mixers, packs
 from ..tasks.items import Task
 from .encoding import encode
 from .head_scores import HeadScores
@@ -70,7 +70,7 @@ def attribute(
     totals = {mixer: torch.zeros(mixer.heads, dtype=torch.float64) for mixer in found}
     work = [(tree, group) for tree in trees for group in groups]
     for tree, group in tqdm(work, desc=method, unit="pass", disable=None if progress is None else not progress):
-        layout = lay_out(tree, family(model).packs)
+        layout = lay_out(tree, packs(model, tree.longest()))
         answers = torch.tensor([encoded[index].answer for index in tree.items])
         for mixer, effects in zip(group, _effects(model, layout, answers, group, scale)):
             totals[mixer] += effects

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from ..heads import HeadSet
 from ..interventions.edits import Edit, Intervention
 from ..interventions.knockout import Knockout
-from ..models.families import family
+from ..models.families import packs
 from ..models.loading import describe
 from ..tasks.items import Item
 from .answers import Answers
@@ -116,13 +116,13 @@ class Run:
         copies: int | None = None,
     ) -> None:
         self.model = model
-        self.packed = family(model).packs
         self.encoded = encode(items, model.tokenizer)
         self.trees = grow(self.encoded, [item.context for item in items])
+        self.packed = [packs(model, tree.longest()) for tree in self.trees]
         self.edits = [intervention.edits(model) for intervention in interventions]
         # A view made by `apply` holds edits of its own at modules that a resumed pass would skip.
         self.is_view = bool(model._edits)
-        self.copies = [copies or copies_per_pass(model, tree, self.packed) for tree in self.trees]
+        self.copies = [copies or copies_per_pass(model, *each) for each in zip(self.trees, self.packed)]
         width = max(len(item.candidates) for item in self.encoded)
         self.scores = np.full((len(interventions), len(items), width), np.nan)
         self.greedy = np.zeros(self.scores.shape, dtype=bool)
@@ -159,7 +159,7 @@ class Run:
     def compute(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
         """The scores and greedy flags of one unit, each (interventions, items of the tree, candidates)."""
         if self._trunk_of != unit.tree:
-            self._layout: Layout = lay_out(self.trees[unit.tree], self.packed)
+            self._layout: Layout = lay_out(self.trees[unit.tree], self.packed[unit.tree])
             self._intact, self._trunk = intact_pass(self.model, self._layout)
             self._trunk_of = unit.tree
         if unit.layer < 0:

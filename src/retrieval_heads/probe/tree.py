@@ -69,6 +69,10 @@ class TokenTree:
             node = self._children[node, token]
         return node
 
+    def longest(self) -> int:
+        """Tokens of the longest branch, from its root to its leaf."""
+        return 1 + max(self.depths)
+
     def is_chain(self) -> bool:
         """Whether the tree is one path, for which the ordinary causal mask is the right one."""
         return self.parents == list(range(-1, len(self) - 1))
