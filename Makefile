@@ -36,11 +36,13 @@ html: ## render the outputs stored in book/ to _build/html/index.html; execute n
 outputs: $(EXECUTED) ## execute the chapters that changed and store their outputs in book/
 	@for copy in $(EXECUTED); do \
 	    cmp -s $$copy book/$${copy##*/} || cp -v $$copy book/; touch $$copy; done
+	@$(BIN)/python -c 'from retrieval_heads.chapters import first_figure; \
+	    first_figure("book/kv_retrieval.ipynb", "book/_static/head_map.png")' # the README shows it
 	@echo "book/ stores the outputs of the last run; git diff shows what they changed"
 
 # nbval runs every chapter again and compares what its cells print with the stored outputs (not the pixels of figures).
 test: $(INSTALLED) ## unit tests, the examples in docstrings, and every chapter against its stored outputs
-	@$(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
+	@CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
 	    tests src $(CHAPTERS)
 
 clean: ## delete what was built; the installed packages stay in .venv
@@ -61,7 +63,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # What it needs is fetched first: a download's bar is no output of a chapter.
 _build/executed/%.ipynb: book/%.ipynb $(LIBRARY) constraints.txt | $(INSTALLED)
 	@mkdir -p $(@D) && $(BIN)/retrieval-heads fetch
-	$(BIN)/retrieval-heads run $* --output $@
+	CUDA_VISIBLE_DEVICES= $(BIN)/retrieval-heads run $* --output $@
 
 # Both render a staged copy of the book into the one _build/html, and each takes away the other's stamp.
 _build/html/.book: $(EXECUTED) $(PAGE) | $(INSTALLED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -35,3 +36,8 @@ def naive_scores(module: nn.Module, tokenizer, item) -> list[float]:
         logprobs = module(torch.tensor([tokens])).logits[0].float().log_softmax(-1)
         scores.append(sum(logprobs[i - 1, tokens[i]].item() for i in range(len(prompt), len(tokens))))
     return scores
+
+
+def prefix_free(strings) -> bool:
+    """Whether no string begins another."""
+    return all(not b.startswith(a) for a, b in pairwise(sorted(strings)))

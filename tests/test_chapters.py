@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from retrieval_heads.chapters import execute
+from retrieval_heads.chapters import execute, first_figure
 
 CHAPTERS = sorted((Path(__file__).parents[1] / "book").glob("*.ipynb"))
 
@@ -34,18 +34,20 @@ def test_a_chapter_is_executed_with_its_parameters_and_stays_as_it_was(book):
     before = (book / "book" / "small.ipynb").read_bytes()
     path = execute("small", {"seed": 7})
     notebook = json.loads(path.read_text())
-    assert path == Path("_build/executed/small.ipynb") and list(path.parent.iterdir()) == [path]
-    assert "".join(notebook["cells"][1]["outputs"][0]["text"]) == "cpu 7 book\n"
+    assert path == Path("_build/runs/small.ipynb") and list(path.parent.iterdir()) == [path]
+    assert "seed = 7" in "".join(notebook["cells"][1]["source"])  # the page says what it was run with
+    assert "".join(notebook["cells"][2]["outputs"][0]["text"]) == "cpu 7 book\n"
     assert (book / "book" / "small.ipynb").read_bytes() == before
 
 
 def test_nothing_of_the_run_itself_is_stored(book):
-    notebook = json.loads(execute("small", {"seed": 7}, book / "out.ipynb").read_text())
+    notebook = json.loads(execute("small", {}, book / "out.ipynb").read_text())
     assert len(notebook["cells"]) == 3 and [cell["id"] for cell in notebook["cells"]]
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
     assert "version" not in notebook["metadata"]["language_info"]
     assert [cell["metadata"] for cell in notebook["cells"]] == [{"tags": ["parameters"]}, {}, {}]
     assert str(book) not in json.dumps(notebook)
+    assert execute("small", {}) == Path("_build/executed/small.ipynb")
 
 
 def test_a_failing_cell_leaves_nothing(book):
@@ -71,3 +73,9 @@ def test_every_cell_of_a_chapter_has_been_executed(chapter):
     """nbval compares only cells with stored outputs: a chapter that was never run would pass."""
     cells = [cell for cell in json.loads(chapter.read_text())["cells"] if cell["cell_type"] == "code"]
     assert cells and [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_the_figure_of_the_readme_is_the_chapters(tmp_path):
+    book = Path(__file__).parents[1] / "book"
+    first_figure(str(book / "kv_retrieval.ipynb"), str(tmp_path / "figure.png"))
+    assert (tmp_path / "figure.png").read_bytes() == (book / "_static" / "head_map.png").read_bytes(), "make outputs"

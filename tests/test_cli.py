@@ -24,7 +24,7 @@ def test_probe_prints_a_ranking_and_writes_table_and_map(tiny_llama_folder, tmp_
     options = ("--pairs", 4, "--dictionaries", 2, "--top", 3, "--values", "numbers", "--template", "continuation")
     result = call("probe", tiny_llama_folder, *options, "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    stem = f"{tiny_llama_folder.name}-kv_retrieval-4-continuation"
+    stem = f"{tiny_llama_folder.name}-kv-4-continuation-numbers-seed-0"
     scores = HeadScores.load(tmp_path / "out" / f"{stem}.csv")
     assert len(scores.table) == 12 and scores.header["task"]["pairs"] == 4
     lines = [line.split()[0] for line in result.output.split("\n") if line.startswith("L")]
@@ -36,7 +36,7 @@ def test_probe_estimates_from_gradients(tiny_llama_folder, tmp_path):
     options = ("--pairs", 4, "--dictionaries", 2, "--top", 3, "--estimate", "midpoint", "--output", tmp_path)
     result = call("probe", tiny_llama_folder, *options)
     assert result.exit_code == 0, result.output
-    table = pd.read_csv(tmp_path / f"{tiny_llama_folder.name}-kv_retrieval-4-published-estimates.csv")
+    table = pd.read_csv(tmp_path / f"{tiny_llama_folder.name}-kv-4-published-numbers-seed-0-estimates.csv")
     assert len(table) == 12 and table.estimate.is_monotonic_decreasing
     first = table.iloc[0]
     assert f"\nL{first.layer}H{first['head']} " in result.output

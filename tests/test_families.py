@@ -82,3 +82,8 @@ def check_against_naive_loop(model):
         expected = [naive_scores(module, model.tokenizer, item) for item in items]
         np.testing.assert_allclose(answers.scores, expected, atol=1e-3)
         np.testing.assert_array_equal(answers.predicted, np.argmax(expected, axis=1))
+
+
+def test_eager_attention_scores_as_the_naive_loop(tmp_path, tokenizer):
+    folder = save_tiny("llama", tmp_path, tokenizer)
+    check_against_naive_loop(load(folder, attn_implementation="eager"))

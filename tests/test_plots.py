@@ -43,7 +43,7 @@ def test_the_ranking_has_the_worst_on_top(scores):
     assert labels == [head.label for head in scores.ranking[:3]][::-1]
 
 
-def test_curves_and_conditions_draw_one_line_or_row_a_condition():
+def test_curves_and_changes_draw_one_line_or_row_a_condition():
     rows = [(c, "accuracy", v, v - 0.1, v + 0.1, 10, x) for c, v in (("a", 0.8), ("b", 0.4)) for x in (5, 10)]
     table = pd.DataFrame(rows, columns=["condition", "measure", "value", "low", "high", "n", "pairs"]).assign(
         chance=0.1
@@ -51,8 +51,10 @@ def test_curves_and_conditions_draw_one_line_or_row_a_condition():
     axes = plots.curves(table, "pairs", chance="chance").axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "guessing"]
     assert axes.lines[1].get_ydata().tolist() == [0.4, 0.4]
-    axes = plots.conditions(table[table.pairs == 5]).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+    changed = table[table.pairs == 5].assign(change=[0, -0.4], change_low=[0, -0.5], change_high=[0, -0.3])
+    axes = plots.changes(changed).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b"]
+    assert axes.lines[0].get_xdata().tolist() == [-0.4]
 
 
 def test_two_scores_names_the_heads_it_is_asked_to():

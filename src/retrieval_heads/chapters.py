@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
+from .files import write_whole
+
 BOOK = Path("book")
 EXECUTED = Path("_build/executed")
+RUNS = Path("_build/runs")
 
 
 def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None) -> Path:
@@ -15,7 +19,8 @@ def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None
 
     Args:
         parameters: values for the chapter's cell tagged ``parameters``.
-        output: where to; None writes ``_build/executed/CHAPTER.ipynb``. The chapter itself is never changed.
+        output: where to; None writes ``_build/executed/CHAPTER.ipynb``, or ``_build/runs/CHAPTER.ipynb`` if there
+            are parameters: a run of your own is not taken for the book's. The chapter itself is never changed.
 
     Raises:
         ValueError: there is no such chapter here, or it has no parameter of that name.
@@ -33,7 +38,7 @@ def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None
     for name in parameters:
         if name not in known:
             raise ValueError(f"chapter {chapter!r} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
-    output = output or EXECUTED / source.name
+    output = output or (RUNS if parameters else EXECUTED) / source.name
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_suffix(".running.ipynb")
     try:
@@ -77,21 +82,21 @@ def clean(path: Path) -> None:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     notebook["metadata"].pop("papermill", None)
     notebook["metadata"].get("language_info", {}).pop("version", None)
-    kept = []
     for cell in notebook["cells"]:
         metadata = cell["metadata"]
         tags = metadata.get("tags", [])
-        if "injected-parameters" in tags:
-            continue
         for name in ("papermill", "execution", *(["tags"] if not tags else [])):
             metadata.pop(name, None)
-        kept.append(cell)
-    # The dropped cell of injected parameters was counted too.
-    executed = [cell for cell in kept if cell.get("execution_count") is not None]
-    for count, cell in enumerate(executed, start=1):
-        cell["execution_count"] = count
-        for output in cell["outputs"]:
-            if "execution_count" in output:
-                output["execution_count"] = count
-    notebook["cells"] = kept
-    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+
+
+def first_figure(notebook: str, picture: str) -> None:
+    """Write the first figure that ``notebook`` stores to the file ``picture``."""
+    cells = json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]
+    figures = [
+        output["data"]["image/png"]
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+    write_whole(Path(picture), base64.b64decode(figures[0]))

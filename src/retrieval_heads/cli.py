@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .files import write_whole
 from .heads import Head
 from .models.cache import LoadError
 
@@ -51,7 +53,7 @@ def one_line_errors() -> Iterator[None]:
     """What a user can mend is said in a sentence, without a traceback; everything else keeps its traceback."""
     try:
         yield
-    except (ValueError, OSError, LoadError) as error:
+    except (ValueError, OSError, MemoryError, LoadError) as error:
         details = error.errors() if hasattr(error, "errors") else []  # pydantic's
         text = "; ".join(f"{'.'.join(map(str, d['loc']))}={d['input']!r}: {d['msg']}" for d in details)
         typer.echo(f"error: {text or error}", err=True)
@@ -105,9 +107,11 @@ def probe(
             single_token=values is Values.words,
             seed=seed,
         )
-        path = output / f"{Path(model).name}-kv_retrieval-{pairs}-{template.value}"
+        kind = f"{template.value}-{values.value}{'-spaced' if spaced else ''}"
+        path = output / f"{Path(model).name}-kv-{pairs}-{kind}-seed-{seed}"
         if estimate is not None:
-            _report_estimates(attribute(load(model), task, estimate.value), top, path)
+            if is_first():  # too little work to share
+                _report_estimates(attribute(load(model), task, estimate.value), top, path)
             return
         unfinished = path.with_name(path.name + ".unfinished")
         scores = sweep(load(model), task, top=None if full else top, resume=unfinished)
@@ -121,9 +125,9 @@ def _report_estimates(table: pd.DataFrame, top: int, path: Path) -> None:
     typer.echo("\nestimated fall of the right answer's log-odds without the head, in nats\n")
     for row in table.head(top).itertuples():
         typer.echo(f"{Head(row.layer, row.head, row.kind)!s:<14}{row.estimate:>9.3f}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path.with_name(path.name + "-estimates.csv"), index=False, float_format="%.6g")
-    typer.echo(f"\ntable of all heads: {path.with_name(path.name + '-estimates.csv')}")
+    text = table.to_csv(index=False, float_format="%.6g")
+    written = write_whole(path.with_name(path.name + "-estimates.csv"), text.encode())
+    typer.echo(f"\ntable of all heads: {written}")
 
 
 @app.command()
@@ -160,7 +164,8 @@ def run(
     with one_line_errors():
         from .chapters import execute, parse_parameters
 
-        path = execute(chapter, {"profile": profile.value, **parse_parameters(parameter)}, output)
+        chosen = {} if profile is Profile.cpu else {"profile": profile.value}  # cpu is every chapter's default
+        path = execute(chapter, chosen | parse_parameters(parameter), output)
         typer.echo(f"executed {chapter}: {path}")
 
 
@@ -180,8 +185,9 @@ def _report(scores: HeadScores, top: int, path: Path) -> None:
             f"{row.drop:>6.3f}   [{row.drop_low:+.3f}, {row.drop_high:+.3f}]  {row.n:>4}"
         )
     table = scores.save(path.with_name(path.name + ".csv"))
-    picture = path.with_name(path.name + ".png")
-    head_map(scores).savefig(picture, bbox_inches="tight")
+    drawn = io.BytesIO()
+    head_map(scores).savefig(drawn, bbox_inches="tight")
+    picture = write_whole(path.with_name(path.name + ".png"), drawn.getvalue())
     typer.echo(f"\ntable of all heads: {table}\nhead map: {picture}")
 
 

@@ -32,24 +32,21 @@ def style() -> Iterator[None]:
         yield
 
 
-def head_map(scores: HeadScores, name: int = 5, column: str = "drop") -> Figure:
+def head_map(scores: HeadScores, name: int = 5) -> Figure:
     """Layers × heads; the colour is what the head's removal costs. The ``name`` costliest heads are labelled."""
-    grid = scores.grid(column).T
+    grid = scores.grid().T
     with style():
         figure, axes = plt.subplots(figsize=(0.22 * grid.shape[1] + 1.6, max(2.4, 0.21 * grid.shape[0] + 1.1)))
         limit = max(0.05, float(np.nanmax(np.abs(grid.to_numpy()))))
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "linewidths": 0.4, "linecolor": "white"}
-        sns.heatmap(
-            grid, ax=axes, square=True, **colours, cbar_kws={"label": "accuracy lost without the head", "shrink": 0.8}
-        )
+        sns.heatmap(grid, ax=axes, square=True, **colours, cbar_kws={"label": "accuracy lost", "shrink": 0.8})
         for place, head in enumerate(scores.ranking[:name], start=1):
             colour = "white" if grid.loc[head.index, head.layer] > 0.6 * limit else "black"
             axes.text(head.layer + 0.5, head.index + 0.52, place, color=colour, ha="center", va="center", fontsize=8)
         named = ", ".join(f"{place} {head.label}" for place, head in enumerate(scores.ranking[:name], start=1))
         axes.set(xlabel="layer", ylabel="head")
         axes.set_title(f"{_title(scores)}\n{named}", loc="left", fontsize=10)
-        axes.tick_params(axis="both", length=0, labelsize=8)
-        axes.tick_params(axis="y", rotation=0)
+        axes.tick_params(axis="both", length=0, labelsize=7, labelrotation=0)
         figure.tight_layout()
     return _closed(figure)
 
@@ -87,21 +84,23 @@ def curves(table: pd.DataFrame, x: str, chance: str | None = None) -> Figure:
     return _closed(figure)
 
 
-def conditions(table: pd.DataFrame) -> Figure:
-    """One panel a measure, one row a condition, with intervals; a line marks the first condition.
+def changes(table: pd.DataFrame) -> Figure:
+    """What each condition changes from the first one: one panel a measure, one row a condition, with intervals.
 
     Args:
         table: what :func:`.compare` returns.
     """
     with style():
-        names, measures = list(table.condition.unique()), list(table.measure.unique())
+        names, measures = list(table.condition.unique())[1:], list(table.measure.unique())
         size = (2.1 * len(measures) + 1.6, 0.3 * len(names) + 1.0)
         figure, panels = plt.subplots(1, len(measures), figsize=size, sharey=True, squeeze=False)
         for axes, measure in zip(panels[0], measures):
             rows = table[table.measure == measure].set_index("condition").loc[names[::-1]]
-            axes.errorbar(rows["value"], rows.index, xerr=_spread(rows, "value", "low", "high"), **POINTS)
-            axes.axvline(rows["value"].iloc[-1], color=INTACT_COLOUR, linewidth=0.8, linestyle="--")
-            axes.set_xlabel(measure)
+            axes.errorbar(
+                rows["change"], rows.index, xerr=_spread(rows, "change", "change_low", "change_high"), **POINTS
+            )
+            axes.axvline(0, color=INTACT_COLOUR, linewidth=0.8, linestyle="--")
+            axes.set_xlabel(f"{measure}, change")
         figure.tight_layout()
     return _closed(figure)
 
@@ -148,4 +147,4 @@ def _closed(figure: Figure) -> Figure:
     return figure
 
 
-__all__ = ["conditions", "curves", "head_map", "head_ranking", "style", "two_scores"]
+__all__ = ["changes", "curves", "head_map", "head_ranking", "style", "two_scores"]

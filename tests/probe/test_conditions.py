@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from retrieval_heads.evidence.intervals import wilson
+from retrieval_heads.evidence.intervals import bootstrap_mean, wilson
 from retrieval_heads.heads import HeadSet
 from retrieval_heads.interventions.knockout import Knockout
 from retrieval_heads.models.loading import load
-from retrieval_heads.probe.conditions import ADDED, LOSS, compare, show
+from retrieval_heads.probe.conditions import LOSS, compare, show
 from retrieval_heads.probe.engine import score
 from retrieval_heads.probe.language_loss import language_loss
 from retrieval_heads.tasks.kv_retrieval import KVRetrieval
@@ -53,20 +53,21 @@ def test_windows_with_nothing_to_predict_are_refused(model, shape):
 
 def test_the_table_says_what_was_scored(model, text):
     table = compare(model, {"nothing": [], "three": HEADS}, {"KV": TASK}, text)
-    assert list(table.condition) == ["nothing", "three"] * 3
-    assert list(table.measure) == ["KV"] * 2 + [LOSS] * 2 + [ADDED] * 2
-    (intact, without) = score(model, TASK.items(), [Knockout(HeadSet()), Knockout(HEADS)])
-    for row, answers in zip(table.itertuples(), (intact, without)):
+    assert list(table.condition) == ["nothing", "three"] * 2 and list(table.measure) == ["KV"] * 2 + [LOSS] * 2
+    both = score(model, TASK.items(), [Knockout(HeadSet()), Knockout(HEADS)])
+    for row, answers in zip(table.itertuples(), both):
         assert (row.value, row.low, row.high, row.n) == wilson(int(answers.correct.sum()), len(answers))
-    losses = table[table.measure == LOSS]
-    assert (losses.low <= losses.value).all() and (losses.value <= losses.high).all() and (losses.n == 5).all()
-    nothing, three = table[table.measure == ADDED].itertuples()
-    assert (nothing.value, nothing.low, nothing.high) == (0, 0, 0)
-    assert three.value == pytest.approx(losses.value.diff().iloc[1])
-    assert three.high - three.low < losses.high.iloc[1] - losses.low.iloc[1]  # paired: the windows' differences cancel
+        change = bootstrap_mean(answers.correct.astype(float) - both[0].correct)
+        assert (row.change, row.change_low, row.change_high) == change[:3]
+    nothing, three = table[table.measure == LOSS].itertuples()
+    assert (nothing.change, nothing.change_low, nothing.change_high, nothing.n) == (0, 0, 0, 5)
+    assert three.change == pytest.approx(three.value - nothing.value)
+    assert three.change_high - three.change_low < three.high - three.low  # paired: what the windows share cancels
 
 
 def test_a_table_to_read(model):
     shown = show(compare(model, {"b": [], "a": ["L0H0"]}, {"KV": TASK, "again": TASK}))
     assert list(shown.index) == ["b", "a"] and list(shown.columns) == ["KV", "again"]
     assert shown.loc["a", "KV"].count("[") == 1
+    changes = show(compare(model, {"b": [], "a": ["L0H0"]}, {"KV": TASK}), "change")
+    assert changes.loc["b", "KV"] == "+0.00 [+0.00, +0.00]"

@@ -34,3 +34,8 @@ def test_values_that_the_tokenizer_cannot_tell_apart_are_named():
 def test_a_value_that_begins_another_is_named():
     with pytest.raises(ValueError, match="'1' begins candidate '12', so it could never score lower"):
         encode([Item("", "b:", ("12", "1"), 0)], tokenizer(["?", "b", ":", "1", "2"]))
+
+
+def test_a_prompt_of_no_tokens_is_refused():
+    with pytest.raises(ValueError, match="the prompt '' is no tokens"):
+        encode([Item("", "", ("1", "2"), 0)], tokenizer(["?", "1", "2"]))

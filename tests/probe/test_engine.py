@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from retrieval_heads.heads import Head, HeadSet
+from retrieval_heads.interventions.edits import Edit
 from retrieval_heads.interventions.knockout import Knockout, knockout
 from retrieval_heads.models.families import heads_of
 from retrieval_heads.models.loading import load
@@ -99,7 +100,7 @@ def test_one_copy_too_large_for_the_memory_says_so():
     def run(work):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    with pytest.raises(RuntimeError, match="shorter prompts"):
+    with pytest.raises(MemoryError, match="shorter prompts"):
         list(batching.halving(run, [1, 2]))
 
 
@@ -121,6 +122,25 @@ def test_a_view_leaves_the_model_as_it_was(model, items):
 def test_a_head_that_does_not_exist_is_refused_by_name(model, items, head, message):
     with pytest.raises(ValueError, match=f"{head} does not exist.*{message}"):
         score(model, items, [Knockout(HeadSet([head]))])
+
+
+def test_one_head_instead_of_a_list_is_refused(model):
+    with pytest.raises(TypeError, match=r"a list of heads is needed, not one: \['L0H1'\]"):
+        knockout(model, "L0H1")
+
+
+def test_an_edit_that_has_no_place_is_refused_not_dropped(model, items):
+    class Misplaced:
+        def edits(self, model):
+            return [Edit(1, "model.layers.1.mlp.down_proj", lambda values: values * 0)]
+
+    with pytest.raises(ValueError, match=r"mlp\.down_proj cannot be placed"):
+        score(model, items, [Misplaced()])
+
+
+def test_a_prompt_that_the_model_cannot_read_is_refused(model):
+    with pytest.raises(ValueError, match="tokens, the model reads 2048; use shorter prompts"):
+        score(model, [Item("", "x" * 2048, ("a", "b"), 0)])
 
 
 def test_no_items_is_refused(model):

@@ -114,7 +114,7 @@ app()
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(tiny_llama_folder, tmp_path):
-    name = f"{tiny_llama_folder.name}-kv_retrieval-4-continuation"
+    name = f"{tiny_llama_folder.name}-kv-4-continuation-numbers-seed-0"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert start([*PROBE, tiny_llama_folder, "--output", whole], stdout=subprocess.DEVNULL).wait() == 0
     process = start([*PROBE, tiny_llama_folder, "--output", killed], ("-c", SLOWLY), stdout=subprocess.DEVNULL)
@@ -132,7 +132,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(tiny_llama_folder, tmp
 
 
 def test_two_processes_give_the_same_file_as_one(tiny_llama_folder, tmp_path):
-    name = f"{tiny_llama_folder.name}-kv_retrieval-4-continuation.csv"
+    name = f"{tiny_llama_folder.name}-kv-4-continuation-numbers-seed-0.csv"
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     one = start([*PROBE, tiny_llama_folder, "--output", tmp_path / "one"], **options)
     assert one.wait() == 0, one.stdout.read()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from retrieval_heads.tasks.facts import KINDS, OPENINGS, Facts, facts_of, share_a_word
-from retrieval_heads.tasks.items import prefix_free
+
+from ..oracles import prefix_free
 
 SEEDS = st.integers(-(2**31), 2**31)
 

@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from retrieval_heads.tasks.items import Item, prefix_free
-from retrieval_heads.tasks.kv_retrieval import KVRetrieval, nouns
+from retrieval_heads.tasks.items import Item
+from retrieval_heads.tasks.kv_retrieval import KVRetrieval, is_single_token, nouns
+
+from ..oracles import prefix_free
 
 tasks = st.builds(
     KVRetrieval,
@@ -53,6 +57,34 @@ def test_a_spaced_continuation_puts_the_space_before_the_value():
 
 def test_seeds_draw_different_dictionaries():
     assert KVRetrieval(seed=1).items() != KVRetrieval(seed=2).items()
+
+
+def test_a_space_changes_nothing_but_the_space():
+    words = tokenizer_of_words()
+    plain, spaced = (
+        KVRetrieval(pairs=4, dictionaries=2, template="continuation", values="words", single_token=True, spaced=s)
+        for s in (False, True)
+    )
+    for a, b in zip(plain.items(words), spaced.items(words)):
+        assert b.context.replace(": ", ":") == a.context and b.question == a.question
+        assert [candidate.strip() for candidate in b.candidates] == list(a.candidates)
+
+
+def tokenizer_of_words():
+    """Some nouns are one token with and without a space, one only without; one merges with the colon before it."""
+    both = nouns()[:40]
+    pieces = ["?", ":", "\n", *both, *(f" {word}" for word in both), nouns()[50], f":{nouns()[60]}", nouns()[60]]
+    pattern = Regex(r" ?[a-z]+|:" + nouns()[60] + r"|:|\n|.")
+    backend = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Split(pattern, "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+
+
+def test_one_token_means_the_same_token_wherever_it_stands():
+    words, merging = tokenizer_of_words(), nouns()[60]
+    assert is_single_token(words, "\n", nouns()[3], ":") and is_single_token(words, ":", " " + nouns()[3], "\n")
+    assert words.tokenize(":" + merging + "\n") == [":" + merging, "\n"]
+    assert not is_single_token(words, ":", merging, "\n")
 
 
 def test_queries_asks_that_many_keys_once_each():

@@ -90,9 +90,11 @@ def packs(model: TransformersModel, longest: int) -> bool:
     """Whether branches of up to ``longest`` tokens may share one pass under a mask of one's own.
 
     They may where every mixer obeys the mask, and none looks only at a window shorter than the
-    branch: the mask would replace the window.
+    branch: the mask would replace the window. Flash attention takes no such mask.
     """
     config = model.config
+    if config._attn_implementation not in ("sdpa", "eager"):
+        return False
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     return family(model).packs and (window is None or longest <= window)
 
@@ -141,8 +143,11 @@ def resolve(model: TransformersModel, heads: Iterable[Head | str]) -> HeadSet:
     A head written without a kind takes the kind of its layer; in a layer with two kinds it means attention.
 
     Raises:
+        TypeError: one head instead of a list.
         ValueError: a head that the model does not have.
     """
+    if isinstance(heads, str | Head):
+        raise TypeError(f"a list of heads is needed, not one: [{str(heads)!r}]")
     kinds: dict[int, dict[str, int]] = {}
     for mixer in mixers(model):
         kinds.setdefault(mixer.layer, {})[mixer.kind] = mixer.heads

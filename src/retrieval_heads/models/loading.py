@@ -128,8 +128,9 @@ def _read(
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         # Under `accelerate launch` each process has a card of its own.
+        on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
         card = int(os.environ.get("LOCAL_RANK", "0"))
-        return torch.device("cuda", card) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda", card) if torch.cuda.is_available() and not on_cpu else torch.device("cpu")
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -184,7 +185,7 @@ def describe(model: TransformersModel) -> dict[str, str | int | None]:
         "device": module.device.type,
         "attention": module.config._attn_implementation,
         "fingerprint": fingerprint(model),
-        "torch": torch.__version__,
+        "torch": torch.__version__.split("+")[0],  # without the build, +cpu or +cu130
         "transformers": transformers.__version__,
         "nnsight": nnsight.__version__,
         "retrieval_heads": _own_version(),

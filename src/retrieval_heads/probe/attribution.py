@@ -3,12 +3,14 @@
 To first order, removing a head changes a metric by minus the gradient of the metric with respect
 to the head's output, times that output: attribution patching (Nanda, 2023; Kramár et al., 2024,
 'AtP*'), here towards zero. ``gradient`` takes the gradient in the intact model: one forward and one
-backward pass for all heads. It fails for heads on which a saturated softmax depends, and retrieval
-heads are such heads: their gradient is small although their removal is a catastrophe.
+backward pass for all heads. It underestimates heads on which a saturated softmax depends: their
+gradient is small although their removal is a catastrophe.
 
-``midpoint`` corrects that. The exact effect is the integral of the gradient along the way from the
-head's output to zero; the midpoint rule takes it half way, with the heads of one layer at half
-their output. That is one forward and one backward pass a layer, whatever the number of heads.
+``midpoint`` corrects for that. The effect is the integral of the gradient along the way from the
+head's output to zero; the midpoint rule replaces it by the gradient half way. To need only one
+forward and one backward pass a layer, whatever the number of heads, all heads of the layer are put
+half way together, so that heads of one layer see each other weakened. How close both estimates come
+is measured in ``benchmarks/attribution.py``.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def attribute(
 
     Args:
         method: ``gradient``, one forward and one backward pass a context; or ``midpoint``, one of
-            each a layer and context, right where the gradient is saturated.
+            each a layer and context, with less bias where the gradient is saturated.
         progress: show a bar; None shows it on a terminal only.
 
     Returns:
@@ -85,7 +87,7 @@ def _effects(
     model: TransformersModel, layout: Layout, answers: Tensor, group: Sequence[Mixer], scale: float
 ) -> list[Tensor]:
     """What each head of each mixer of ``group`` does for the summed log-odds: a (heads,) tensor a mixer."""
-    with model.trace(**inputs(layout, 1)):
+    with model.trace(**inputs(model, layout, 1)):
         outputs = []
         for number, mixer in enumerate(group):
             values = model.get(mixer.path).input

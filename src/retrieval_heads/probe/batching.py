@@ -40,7 +40,7 @@ def halving(run: Callable[[Sequence[Any]], Result], work: Sequence[Any]) -> Iter
     """``run(work)``, or where that runs out of memory, on its halves; a result is never computed twice.
 
     Raises:
-        RuntimeError: a single piece of work does not fit the memory.
+        MemoryError: a single piece of work does not fit the memory.
     """
     try:
         yield run(work)
@@ -49,7 +49,7 @@ def halving(run: Callable[[Sequence[Any]], Result], work: Sequence[Any]) -> Iter
         if not should_reduce_batch_size(error):
             raise
         if len(work) == 1:
-            raise RuntimeError(
+            raise MemoryError(
                 "out of memory with a single copy of the prompt; use shorter prompts, a smaller dtype or a larger card"
             ) from error
     clear_device_cache(garbage_collection=True)

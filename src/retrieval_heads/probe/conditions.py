@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nnsight import TransformersModel
 
 LOSS = "LM loss"
-ADDED = "loss added"
+COLUMNS = ["condition", "measure", "value", "low", "high", "n", "change", "change_low", "change_high"]
 
 
 def compare(
@@ -34,10 +34,10 @@ def compare(
     """Knock out each condition's heads together; score every task, and the loss on running text.
 
     Returns:
-        One row a condition and measure: ``condition``, ``measure``, ``value``, ``low``, ``high``,
-        ``n``. Accuracies have Wilson intervals over items. The loss, in nats a token, comes twice:
-        itself, with a bootstrap interval over windows, and as what a condition adds to the first
-        one's, with the paired bootstrap interval of that difference. All intervals are 95 %.
+        One row a condition and measure: ``condition``, ``measure``; ``value``, ``low``, ``high``, an
+        accuracy with its Wilson interval over items, or the loss in nats a token with a bootstrap
+        interval over windows; ``n``; and ``change``, ``change_low``, ``change_high``, the difference
+        from the first condition with its paired bootstrap interval. All intervals are 95 %.
 
     Raises:
         ValueError: a head that the model does not have.
@@ -46,16 +46,27 @@ def compare(
     rows = []
     for measure, task in tasks.items():
         answers = score(model, task.items(model.tokenizer), knockouts, progress=progress)
-        rows += [(name, measure, *each.interval()) for name, each in zip(conditions, answers)]
+        right = [each.correct.astype(float) for each in answers]
+        changes = [bootstrap_mean(each - right[0])[:3] for each in right]
+        rows += [(name, measure, *each.interval(), *c) for name, each, c in zip(conditions, answers, changes)]
     if text is not None:
         losses = language_loss(model, text.token_windows(model.tokenizer), knockouts, progress=progress)
-        rows += [(name, LOSS, *bootstrap_mean(each)) for name, each in zip(conditions, losses)]
-        rows += [(name, ADDED, *bootstrap_mean(each - losses[0])) for name, each in zip(conditions, losses)]
-    return pd.DataFrame(rows, columns=["condition", "measure", "value", "low", "high", "n"])
+        changes = [bootstrap_mean(each - losses[0])[:3] for each in losses]
+        rows += [(name, LOSS, *bootstrap_mean(each), *c) for name, each, c in zip(conditions, losses, changes)]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def show(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
-    """The same as a table to read: conditions × measures, each cell ``value [low, high]``."""
-    cells = [f"{r.value:.{digits}f} [{r.low:.{digits}f}, {r.high:.{digits}f}]" for r in table.itertuples()]
+def show(table: pd.DataFrame, column: str = "value", digits: int = 2) -> pd.DataFrame:
+    """The same as a table to read: conditions × measures, each cell ``value [low, high]``.
+
+    Args:
+        column: ``value`` or ``change``.
+    """
+    low, high = ("low", "high") if column == "value" else (f"{column}_low", f"{column}_high")
+    sign = "" if column == "value" else "+"
+    cells = [
+        f"{v:{sign}.{digits}f} [{a:{sign}.{digits}f}, {b:{sign}.{digits}f}]"
+        for v, a, b in table[[column, low, high]].to_numpy()
+    ]
     wide = table.assign(cell=cells).pivot(index="condition", columns="measure", values="cell")
     return wide.loc[list(table.condition.unique()), list(table.measure.unique())].rename_axis(index=None, columns=None)

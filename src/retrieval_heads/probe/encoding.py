@@ -30,7 +30,7 @@ def encode(items: Sequence[Item], tokenizer: PreTrainedTokenizerBase) -> list[En
     merge into one token, the candidate is encoded alone.
 
     Raises:
-        ValueError: two candidates are the same tokens, or one begins another.
+        ValueError: a prompt of no tokens, two candidates that are the same tokens, or one that begins another.
     """
     return [_encode_one(item, tokenizer) for item in items]
 
@@ -43,8 +43,11 @@ def _encode_one(item: Item, tokenizer: PreTrainedTokenizerBase) -> Encoded:
         merged = tokens[: len(question)] != question
         alone = tokenizer.encode(text, add_special_tokens=False) if merged else tokens[len(question) :]
         candidates.append(tuple(alone))
+    prompt = tokenizer.encode(item.prompt)
+    if not prompt:
+        raise ValueError(f"the prompt {item.prompt!r} is no tokens; a candidate is scored after at least one")
     _check_distinguishable(item, candidates)
-    return Encoded(tuple(tokenizer.encode(item.prompt)), tuple(candidates), item.answer)
+    return Encoded(tuple(prompt), tuple(candidates), item.answer)
 
 
 def _check_distinguishable(item: Item, candidates: list[tuple[int, ...]]) -> None:

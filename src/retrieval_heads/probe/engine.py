@@ -29,10 +29,10 @@ from ..models.loading import describe
 from ..tasks.items import Item
 from .answers import Answers
 from .batching import copies_per_pass, halving
-from .encoding import encode
+from .encoding import Encoded, encode
 from .layout import Layout, lay_out
 from .passes import Reading, Trunk, edited_pass, intact_pass
-from .processes import everyones, is_first, mine, wait
+from .processes import everyones, is_first, mine, the_firsts, wait
 from .store import Store, digest
 from .tree import grow
 
@@ -105,6 +105,13 @@ def _open(folder: Path, key: dict, copies: list[int]) -> Store:
     return store
 
 
+def _check_length(model: TransformersModel, encoded: Sequence[Encoded]) -> None:
+    longest = max(len(item.prompt) + max(map(len, item.candidates)) for item in encoded)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit is not None and longest > limit:
+        raise ValueError(f"a prompt with its answer has {longest} tokens, the model reads {limit}; use shorter prompts")
+
+
 class Run:
     """One call of :func:`score`: its trees, the passes that it takes, and the scores so far."""
 
@@ -117,12 +124,15 @@ class Run:
     ) -> None:
         self.model = model
         self.encoded = encode(items, model.tokenizer)
+        _check_length(model, self.encoded)
         self.trees = grow(self.encoded, [item.context for item in items])
         self.packed = [packs(model, tree.longest()) for tree in self.trees]
         self.edits = [intervention.edits(model) for intervention in interventions]
         # A view made by `apply` holds edits of its own at modules that a resumed pass would skip.
         self.is_view = bool(model._edits)
-        self.copies = [copies or copies_per_pass(model, *each) for each in zip(self.trees, self.packed)]
+        # The memory that is free differs between processes; the units may not.
+        found = [copies or copies_per_pass(model, *each) for each in zip(self.trees, self.packed)]
+        self.copies = the_firsts(found)
         width = max(len(item.candidates) for item in self.encoded)
         self.scores = np.full((len(interventions), len(items), width), np.nan)
         self.greedy = np.zeros(self.scores.shape, dtype=bool)
@@ -133,7 +143,8 @@ class Run:
         if self.is_view:
             raise ValueError("resume needs the model itself, not a view of it: give the view's edits as interventions")
         described = [intervention.describe() for intervention in interventions]
-        record = {**describe(self.model), **(about or {})}
+        record = {f"model.{name}": value for name, value in describe(self.model).items()}
+        record |= {f"task.{name}": value for name, value in (about or {}).items()}
         return {**record, "items": digest([asdict(item) for item in items]), "interventions": digest(described)}
 
     def plan(self, copies: Sequence[int]) -> Iterator[Unit]:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..evidence.intervals import bootstrap_mean, wilson
+from ..files import write_whole
 from ..heads import Head, HeadSet
 from .answers import Answers
 
@@ -65,8 +66,9 @@ class HeadScores:
             written = _rate_and_drop(answers.generated, same.generated)
             rows.append((head.layer, head.index, head.kind, len(answers), *chosen, change, *written))
         table = pd.DataFrame(rows, columns=list(COLUMNS))
-        order = ["drop", "logprob_change", "layer", "head"]
-        table = table.sort_values(order, ascending=[False, True, True, True], ignore_index=True)
+        # A head that a race left behind ranks after those that it kept, whatever its few samples say.
+        order = {"n": False, "drop": False, "logprob_change": True, "layer": True, "head": True}
+        table = table.sort_values(list(order), ascending=list(order.values()), ignore_index=True)
         rates = {"intact": intact.correct, "intact_generated": intact.generated}
         intervals = {name: wilson(int(right.sum()), len(right))._asdict() for name, right in rates.items()}
         return cls(table, {**header, **intervals, "chance": intact.chance})
@@ -103,12 +105,8 @@ class HeadScores:
         path = Path(path)
         if path.suffix != ".csv":
             raise ValueError(f"{path.name!r} must end in .csv: head scores are saved as CSV with a JSON header")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".csv.part")
         text = f"# {json.dumps(self.header, sort_keys=True)}\n{self.table.to_csv(index=False, float_format='%.6g')}"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-        return path
+        return write_whole(path, text.encode())
 
     @classmethod
     def load(cls, path: str | Path) -> HeadScores:

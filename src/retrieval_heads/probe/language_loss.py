@@ -39,13 +39,14 @@ def language_loss(
     if windows.ndim != 2 or windows.shape[1] < 2:
         raise ValueError(f"language loss needs (windows, tokens) with at least 2 tokens, got {tuple(windows.shape)}")
     windows = windows.to(model.device)
+    start = torch.tensor(model.tokenizer("").input_ids, dtype=torch.long, device=model.device)  # BOS, if it is usual
     losses = np.empty((len(interventions), len(windows)))
     bar = tqdm(total=losses.size, desc="loss", unit="window", disable=None if progress is None else not progress)
     for i, intervention in enumerate(interventions):
         view = apply(model, intervention)
         for j, window in enumerate(windows):
-            logits = view.trace(input_ids=window[None], use_cache=False, trace=False).logits
-            losses[i, j] = cross_entropy(logits[0, :-1].float(), window[1:]).item()
+            logits = view.trace(input_ids=torch.cat([start, window])[None], use_cache=False, trace=False).logits
+            losses[i, j] = cross_entropy(logits[0, len(start) : -1].float(), window[1:]).item()
             bar.update()
     bar.close()
     return losses

@@ -16,7 +16,7 @@ class Layout:
 
     Attributes:
         ids: (rows, columns) token ids; padding, where there is any, is on the right.
-        mask: (1, 1, columns, columns) bool, or None for the ordinary causal mask.
+        mask: (1, 1, columns, columns) bool, which column sees which; None for the ordinary causal mask.
         positions: (1, columns), or None for 0, 1, 2, …
         keep: (kept,) the columns whose logits any read needs, ascending.
         rows, kept: one entry a node that is read: its row and its index into ``keep``.

@@ -38,21 +38,24 @@ def _repeat(value: Any, copies: int) -> Any:
     return type(value)(_repeat(v, copies) for v in value) if isinstance(value, (tuple, list)) else value
 
 
-def inputs(layout: Layout, copies: int) -> dict[str, Any]:
+def inputs(model: TransformersModel, layout: Layout, copies: int) -> dict[str, Any]:
     """The model's keyword arguments for ``copies`` copies of the layout's rows."""
     rows = copies * len(layout.ids)
-    inputs = {"input_ids": layout.ids.repeat(copies, 1), "logits_to_keep": layout.keep, "use_cache": False}
+    arguments = {"input_ids": layout.ids.repeat(copies, 1), "logits_to_keep": layout.keep, "use_cache": False}
     if layout.mask is not None:
-        inputs["attention_mask"] = layout.mask.expand(rows, -1, -1, -1)
-        inputs["position_ids"] = layout.positions.expand(rows, -1)
-    return inputs
+        # As numbers to add: eager attention would add a bool mask too, as ones.
+        dtype = model._module.dtype
+        hidden = torch.zeros(layout.mask.shape, dtype=dtype).masked_fill(~layout.mask, torch.finfo(dtype).min)
+        arguments["attention_mask"] = hidden.expand(rows, -1, -1, -1)
+        arguments["position_ids"] = layout.positions.expand(rows, -1)
+    return arguments
 
 
 @torch.no_grad()
 def intact_pass(model: TransformersModel, layout: Layout) -> tuple[Reading, Trunk]:
     """What the intact model answers, and every layer's output to resume from."""
     layers = model.get(family(model).layers)
-    with model.trace(**inputs(layout, 1)):
+    with model.trace(**inputs(model, layout, 1)):
         outputs = nnsight.save([layer.output for layer in layers])
         logits = model.output.logits.save()
     return layout.read(logits, 1), Trunk(outputs)
@@ -71,7 +74,7 @@ def edited_pass(
     resumed = trunk.after(first - 1, copies) if first else None
     layers = model.get(family(model).layers)
     sites = _sites(model, edits)
-    with model.trace(**inputs(layout, copies)):
+    with model.trace(**inputs(model, layout, copies)):
         for layer in range(first):  # only the last one's output is read
             layers[layer].skip(resumed)
         for path, changes in sites:
@@ -88,4 +91,6 @@ def _sites(model: TransformersModel, edits: Sequence[Sequence[Edit]]) -> list[tu
     """The edited modules in the order in which a pass reaches them, each with (copy, change) pairs."""
     changes = [(edit.path, (copy, edit.change)) for copy, own in enumerate(edits) for edit in own]
     order = [mixer.path for mixer in mixers(model)]
+    if unknown := {path for path, _ in changes} - set(order):
+        raise ValueError(f"an edit of {min(unknown)} cannot be placed: it is not an output projection of this model")
     return [(path, [change for p, change in changes if p == path]) for path in order if path in dict(changes)]

@@ -36,6 +36,11 @@ def everyones(results: list[Thing]) -> list[Thing]:
     return gather_object(results)
 
 
+def the_firsts(value: Thing) -> Thing:
+    """The first process's value, in each of them."""
+    return everyones([value])[0]
+
+
 def is_first() -> bool:
     """Whether this process is the one that talks and writes."""
     state = _state()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..files import write_whole
 
 RUN = "run.json"
 
@@ -44,7 +45,7 @@ class Store:
             print(f"starting anew in {folder}: {what}", file=sys.stderr)
             for unit in folder.glob("*.npz"):
                 unit.unlink()
-        self._write(folder / RUN, json.dumps({"key": key, "plan": plan}, sort_keys=True, indent=1).encode())
+        write_whole(folder / RUN, json.dumps({"key": key, "plan": plan}, sort_keys=True, indent=1).encode())
 
     def get(self, number: int) -> tuple[np.ndarray, np.ndarray] | None:
         """The arrays of a finished unit, or None. A file that cannot be read counts as unfinished."""
@@ -58,7 +59,7 @@ class Store:
         """Keep a finished unit."""
         buffer = io.BytesIO()
         np.savez(buffer, scores=scores, greedy=greedy)
-        self._write(self._path(number), buffer.getvalue())
+        write_whole(self._path(number), buffer.getvalue())
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.npz"
@@ -68,9 +69,3 @@ class Store:
             return json.loads((self.folder / RUN).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-
-    @staticmethod
-    def _write(path: Path, content: bytes) -> None:
-        unfinished = path.with_suffix(f".{os.getpid()}.part")  # one of its own for each process
-        unfinished.write_bytes(content)
-        unfinished.replace(path)

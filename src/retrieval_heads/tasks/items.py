@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -70,13 +68,3 @@ class Task(BaseModel):
         from datasets import Dataset
 
         return Dataset.from_list([asdict(item) | {"prompt": item.prompt} for item in self.items(tokenizer)])
-
-
-def prefix_free(strings: Sequence[str]) -> bool:
-    """Whether no string begins another, so that none is favoured by being shorter.
-
-    >>> prefix_free(["12", "34"]), prefix_free(["1", "12"])
-    (True, False)
-    """
-    ordered = sorted(strings)
-    return all(not b.startswith(a) for a, b in pairwise(ordered))

@@ -35,18 +35,19 @@ class KVRetrieval(Task):
         pairs: lines of a dictionary, at least 2.
         dictionaries: how many dictionaries.
         queries: keys asked of each dictionary, without repetition; None asks every key.
-        single_token: only words that are one token of the tokenizer where they stand; then
-            ``items`` needs the tokenizer.
+        single_token: only words that are one token of the tokenizer wherever they may stand, with
+            a space before them and without, so that ``spaced`` changes nothing else; then ``items``
+            needs the tokenizer.
 
     >>> task = KVRetrieval(pairs=2, dictionaries=1, template="continuation", seed=1)
     >>> item = task.items()[0]
     >>> print(item.prompt)
     Memorize the following dictionary:
-    comfort:34
-    cracker:92
-    cracker:
+    claim:97
+    prohibition:8
+    claim:
     >>> item.candidates[item.answer]
-    '92'
+    '97'
     """
 
     name: ClassVar[str] = "kv_retrieval"
@@ -92,10 +93,10 @@ class KVRetrieval(Task):
             if tokenizer is None:
                 raise ValueError("single_token=True depends on the tokenizer; call items(model.tokenizer)")
             keys = [word for word in keys if is_single_token(tokenizer, "\n", word, ":")]
+            places = [(":", ""), (":", " "), ("is", " ")]  # what may stand before a value
         values = keys if self.values == "words" else [str(number) for number in range(100)]
         if self.single_token and self.values == "words":
-            space = " " if self.spaced else ""
-            values = [word for word in keys if is_single_token(tokenizer, ":", space + word, "\n")]
+            values = [w for w in keys if all(is_single_token(tokenizer, a, space + w, "\n") for a, space in places)]
         # A dictionary of words uses each word once, as a key or as a value.
         available = len(keys) // 2 if self.values == "words" else len(keys)
         if self.pairs > available:
@@ -113,12 +114,10 @@ def nouns() -> tuple[str, ...]:
 
 
 def is_single_token(tokenizer: PreTrainedTokenizerBase, before: str, word: str, after: str) -> bool:
-    """Whether ``word`` is exactly one token between ``before`` and ``after``."""
-
-    def count(text: str) -> int:
-        return len(tokenizer.encode(text, add_special_tokens=False))
-
-    return count(before + word) == count(before) + 1 and count(before + word + after) == count(before + after) + 1
+    """Whether ``word`` is one token between ``before`` and ``after``, which stay the tokens that they are alone."""
+    texts = [before, before + word, before + word + after, after]
+    start, middle, whole, end = tokenizer(texts, add_special_tokens=False).input_ids
+    return middle[:-1] == start and whole == middle + end
 
 
 def draw_prefix_free(values: list[str], count: int, rng: random.Random, exclude: list[str]) -> list[str]:
