@@ -40,4 +40,4 @@ def test_a_name_like_no_other_gets_the_list_alone():
 def test_the_catalog_is_light():
     code = "import sys, retrieval_heads.models.catalog; assert not {'torch', 'transformers'} & set(sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

@@ -19,6 +19,7 @@ from retrieval_heads.models.loading import load
 from retrieval_heads.probe import engine
 from retrieval_heads.probe.engine import INTACT, score
 from retrieval_heads.probe.store import Store
+from retrieval_heads.probe.sweep import sweep
 from retrieval_heads.tasks.kv_retrieval import KVRetrieval
 
 TASK = KVRetrieval(pairs=4, dictionaries=5, template="continuation")
@@ -86,6 +87,20 @@ def test_another_run_starts_anew_and_says_why(
     said = capsys.readouterr().err
     assert "starting anew" in said and f"{changed} was" in said
     np.testing.assert_allclose(fresh[0].scores, score(model, items)[0].scores, atol=1e-5)
+
+
+def test_a_lost_record_takes_its_units_along(tmp_path):
+    store = Store(tmp_path, {"a": 1}, {})
+    store.put(0, np.zeros(1), np.zeros(1, bool))
+    (tmp_path / "run.json").unlink()
+    assert Store(tmp_path, {"a": 2}, {}).get(0) is None
+
+
+def test_a_sweep_of_another_task_says_which_field_changed(model, tmp_path, capsys):
+    sweep(model, TASK, ["L0H0"], resume=tmp_path)
+    capsys.readouterr()
+    sweep(model, TASK.model_copy(update={"seed": 3}), ["L0H0"], resume=tmp_path)
+    assert "task.seed was 0, is 3" in capsys.readouterr().err
 
 
 def test_a_continued_run_keeps_the_sizes_that_it_began_with(tmp_path):

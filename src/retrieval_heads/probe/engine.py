@@ -68,7 +68,8 @@ def score(
     Args:
         copies: interventions a pass, at most; None finds what fits the memory.
         resume: a folder for finished passes: the same call with the same folder goes on from them.
-        about: what the items are (a task's ``describe()``), for the record in that folder.
+        about: what the scores depend on besides items and interventions, for the record in that
+            folder, as JSON data; None describes the model, which reads all its weights.
         progress: show a bar; None shows it on a terminal only.
 
     Raises:
@@ -143,8 +144,7 @@ class Run:
         if self.is_view:
             raise ValueError("resume needs the model itself, not a view of it: give the view's edits as interventions")
         described = [intervention.describe() for intervention in interventions]
-        record = {f"model.{name}": value for name, value in describe(self.model).items()}
-        record |= {f"task.{name}": value for name, value in (about or {}).items()}
+        record = describe(self.model) if about is None else about
         return {**record, "items": digest([asdict(item) for item in items]), "interventions": digest(described)}
 
     def plan(self, copies: Sequence[int]) -> Iterator[Unit]:

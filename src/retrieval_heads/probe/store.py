@@ -43,8 +43,8 @@ class Store:
             changed = [name for name in key.keys() | before["key"].keys() if key.get(name) != before["key"].get(name)]
             what = "; ".join(f"{n} was {before['key'].get(n)!r}, is {key.get(n)!r}" for n in sorted(changed))
             print(f"starting anew in {folder}: {what}", file=sys.stderr)
-            for unit in folder.glob("*.npz"):
-                unit.unlink()
+        for unit in folder.glob("*.npz"):
+            unit.unlink()
         write_whole(folder / RUN, json.dumps({"key": key, "plan": plan}, sort_keys=True, indent=1).encode())
 
     def get(self, number: int) -> tuple[np.ndarray, np.ndarray] | None:

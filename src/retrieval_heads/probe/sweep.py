@@ -46,14 +46,15 @@ def sweep(
     tried = list(heads_of(model) if heads is None else resolve(model, heads))
     items = task.items(model.tokenizer)
     number = count(1)
+    method = "knockout" if top is None else f"knockout, racing for the top {top}"
+    header = {"model": describe(model), "task": task.describe(), "method": method}
+    about = {f"{part}.{name}": value for part in ("model", "task") for name, value in header[part].items()}
 
     def ask(some: Sequence[Item], which: Sequence[int]) -> list[Answers]:
         alone = [Knockout(HeadSet([tried[i]])) for i in which]
         folder = None if resume is None else resume / f"round-{next(number)}"
-        return score(model, some, [INTACT, *alone], resume=folder, about=task.describe(), progress=progress)
+        return score(model, some, [INTACT, *alone], resume=folder, about=about, progress=progress)
 
     everyone = range(len(tried))
     intact, *without = ask(items, everyone) if top is None else race(items, len(tried), top, ask)
-    method = "knockout" if top is None else f"knockout, racing for the top {top}"
-    header = {"model": describe(model), "task": task.describe(), "method": method}
     return HeadScores.compare(intact, zip(tried, without), header)
