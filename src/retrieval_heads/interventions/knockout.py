@@ -57,9 +57,11 @@ def _zero_columns(values: Tensor, slices: list[slice]) -> Tensor:
 def knockout(model: TransformersModel, heads: Iterable[Head | str]) -> TransformersModel:
     """A view of ``model`` in which ``heads`` are knocked out, at every position and generation step.
 
-    >>> without = knockout(model, ["L16H0", "L18H6"])  # doctest: +SKIP
-    >>> with without.trace("cat:7\\ndog:3\\ncat:"):  # doctest: +SKIP
-    ...     logits = without.lm_head.output.save()
+    In use::
+
+        without = knockout(model, ["L16H0", "L18H6"])
+        with without.trace("cat:7\\ndog:3\\ncat:"):
+            logits = without.lm_head.output.save()
 
     Raises:
         ValueError: a head that the model does not have.
