@@ -18,12 +18,43 @@ SIZES = {
     "bos_token_id": None,
 }
 # One entry a row of `retrieval_heads.models.families.FAMILIES`; a test says so when one is missing.
+MAMBA = {"intermediate_size": 96, "state_size": 4, "time_step_rank": 4}
 OPTIONS: dict[str, dict] = {
     "llama": {},
     "mistral": {"sliding_window": None},
     "qwen2": {},
     "qwen3": {},
     "gemma": {},
+    "mamba": MAMBA,
+    "falcon_mamba": MAMBA,
+    "mamba2": {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 8, "chunk_size": 8},
+    "zamba2": {
+        "num_hidden_layers": 6,
+        "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid", "mamba"],
+        "num_key_value_heads": 4,
+        "mamba_ngroups": 2,
+        "mamba_d_state": 8,
+        "chunk_size": 8,
+        "use_mem_rope": True,
+    },
+    "recurrent_gemma": {"attention_window_size": 2048, "w_init_variance_scale": 1.0},
+    "jamba": {
+        "num_hidden_layers": 4,
+        "attn_layer_period": 4,
+        "attn_layer_offset": 2,
+        "num_experts": 4,
+        "mamba_d_state": 4,
+        "mamba_dt_rank": 4,
+    },
+    "bamba": {
+        "num_hidden_layers": 4,
+        "attn_layer_indices": [2],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 12,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 8,
+    },
 }
 
 

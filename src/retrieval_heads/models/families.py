@@ -57,16 +57,78 @@ def _head_dim(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-ATTENTION = Row("attention", "model.layers.{i}.self_attn.o_proj", lambda c: c.num_attention_heads, _head_dim)
-TRANSFORMER = Family("model.layers", (ATTENTION,), packs=True)
+def _in(*types: str) -> Callable[[Any, int], bool]:
+    return lambda config, i: config.layer_types[i] in types
 
-# By `config.model_type`. A new Llama-shaped architecture is one more line here.
+
+FULL = _in("full_attention", "sliding_attention")
+RECURRENT = _in("linear_attention")
+SHARED = _in("hybrid")  # Zamba2: the shared attention block, then a Mamba-2 mixer
+
+
+def _attention(path: str, in_layer: Callable[[Any, int], bool] = lambda config, i: True) -> Row:
+    return Row("attention", path, lambda c: c.num_attention_heads, _head_dim, in_layer)
+
+
+TRANSFORMER = Family("model.layers", (_attention("model.layers.{i}.self_attn.o_proj"),), packs=True)
+# In Mamba-1 and in the RG-LRU every channel has a decay of its own: a head is one channel.
+MAMBA = Family(
+    "backbone.layers",
+    (Row("mamba", "backbone.layers.{i}.mixer.out_proj", lambda c: c.intermediate_size, lambda c: 1),),
+)
+MAMBA2 = Family(
+    "backbone.layers",
+    (Row("mamba2", "backbone.layers.{i}.mixer.out_proj", lambda c: c.num_heads, lambda c: c.head_dim),),
+)
+_ZAMBA2_MAMBA = (lambda c: c.n_mamba_heads, lambda c: c.mamba_headdim)
+ZAMBA2 = Family(
+    "model.layers",
+    (
+        _attention("model.layers.{i}.shared_transformer.self_attn.o_proj", SHARED),
+        Row("mamba2", "model.layers.{i}.mamba_decoder.mamba.out_proj", *_ZAMBA2_MAMBA, SHARED),
+        Row("mamba2", "model.layers.{i}.mamba.out_proj", *_ZAMBA2_MAMBA, RECURRENT),
+    ),
+)
+RECURRENT_GEMMA = Family(
+    "model.layers",
+    (
+        _attention("model.layers.{i}.temporal_block.o_proj", FULL),
+        Row("rglru", "model.layers.{i}.temporal_block.linear_out", lambda c: c.lru_width, lambda c: 1, RECURRENT),
+    ),
+)
+JAMBA = Family(
+    "model.layers",
+    (
+        _attention("model.layers.{i}.self_attn.o_proj", FULL),
+        Row(
+            "mamba", "model.layers.{i}.mamba.out_proj", lambda c: c.mamba_expand * c.hidden_size, lambda c: 1, RECURRENT
+        ),
+    ),
+)
+BAMBA = Family(
+    "model.layers",
+    (
+        _attention("model.layers.{i}.self_attn.o_proj", FULL),
+        Row(
+            "mamba2", "model.layers.{i}.mamba.out_proj", lambda c: c.mamba_n_heads, lambda c: c.mamba_d_head, RECURRENT
+        ),
+    ),
+)
+
+# By `config.model_type`. A new architecture of a known shape is one more line here.
 FAMILIES: dict[str, Family] = {
     "llama": TRANSFORMER,
     "mistral": TRANSFORMER,
     "qwen2": TRANSFORMER,
     "qwen3": TRANSFORMER,
     "gemma": TRANSFORMER,
+    "mamba": MAMBA,
+    "falcon_mamba": MAMBA,
+    "mamba2": MAMBA2,
+    "zamba2": ZAMBA2,
+    "recurrent_gemma": RECURRENT_GEMMA,
+    "jamba": JAMBA,
+    "bamba": BAMBA,
 }
 
 
