@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 import transformers
 
+import retrieval_heads.models.llamba  # noqa: F401 - its import makes the architecture known to transformers
+
 SIZES = {
     "hidden_size": 48,
     "intermediate_size": 64,
@@ -28,6 +30,7 @@ OPTIONS: dict[str, dict] = {
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,
     "mamba2": {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 8, "chunk_size": 8},
+    "llamba": {"d_state": 8, "n_v_heads": 4, "n_qk_heads": 2, "chunk_size": 8},
     "zamba2": {
         "num_hidden_layers": 6,
         "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid", "mamba"],

@@ -15,35 +15,54 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 # The public names and where they live. They are imported when first used: torch alone takes seconds.
 _HOME = {
     "Answers": "probe.answers",
+    "CountingUp": "tasks.counting",
+    "During": "interventions.during",
     "Facts": "tasks.facts",
     "Head": "heads",
     "HeadScores": "probe.head_scores",
     "HeadSet": "heads",
     "INTACT": "probe.engine",
     "Item": "tasks.items",
+    "KeepOnly": "interventions.keep_only",
     "KVRetrieval": "tasks.kv_retrieval",
     "Knockout": "interventions.knockout",
+    "MaskLastRow": "interventions.mask",
+    "Mixing": "mixing.matrices",
+    "Needle": "tasks.needle",
+    "Prune": "interventions.prune",
     "RunningText": "tasks.running_text",
+    "Swap": "interventions.swap",
     "Task": "tasks.items",
+    "World": "tasks.world",
+    "WorldFacts": "tasks.world_facts",
+    "WorldLetters": "tasks.world_facts",
     "agreement": "probe.attribution",
     "apply": "interventions.edits",
     "attribute": "probe.attribution",
-    "attention_weights": "mixing.attention",
     "bootstrap_mean": "evidence.intervals",
     "compare": "probe.conditions",
     "describe": "models.loading",
+    "during": "interventions.during",
     "heads_of": "models.families",
+    "keep_only": "interventions.keep_only",
     "knockout": "interventions.knockout",
     "language_loss": "probe.language_loss",
     "load": "models.loading",
+    "mask_last_row": "interventions.mask",
+    "measures": "mixing.measures",
+    "mixings": "mixing.matrices",
     "plots": "plots",
+    "prune": "interventions.prune",
     "random_heads": "models.families",
     "roles": "mixing.roles",
     "score": "probe.engine",
     "show": "probe.conditions",
+    "swap": "interventions.swap",
     "sweep": "probe.sweep",
     "wilson": "evidence.intervals",
 }
+
+_MODULES = {"measures", "plots"}  # public as a whole
 
 __all__ = sorted(_HOME)
 
@@ -52,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_HOME[name]}")
-    return module if name == "plots" else getattr(module, name)
+    return module if name in _MODULES else getattr(module, name)
 
 
 def __dir__() -> list[str]:

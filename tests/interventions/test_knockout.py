@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from retrieval_heads.heads import HeadSet
+from retrieval_heads.heads import Head, HeadSet
 from retrieval_heads.interventions.edits import apply
 from retrieval_heads.interventions.knockout import Knockout, knockout
-from retrieval_heads.models.families import heads_of, random_heads, resolve
+from retrieval_heads.models.families import heads_of, mixers, random_heads, resolve
 from retrieval_heads.models.loading import load
 
 from ..oracles import weights_without
+from .surgery import replaced
 
 IDS = torch.tensor([[5, 77, 200, 31, 8, 99, 140, 3], [9, 9, 12, 250, 1, 64, 33, 180]])
 
@@ -85,3 +86,24 @@ def test_an_architecture_that_is_not_in_the_table_is_refused_with_the_row_to_add
     monkeypatch.setattr(model.config, "model_type", "abacus", raising=False)
     with pytest.raises(ValueError, match=r"'abacus' is not in the table.*llama.*FAMILIES\[\"abacus\"\] = Family"):
         heads_of(model)
+
+
+def test_zamba2s_shared_block_loses_heads_at_one_call_and_keeps_them_at_the_next(make):
+    """The same weights at layers 2 and 4: what a knocked-out head is at the first call, the second still has."""
+    model = make("zamba2")
+    first, second = (f"model.layers.{i}.shared_transformer.self_attn.o_proj" for i in (2, 4))
+    assert model._module.get_submodule(first).weight is model._module.get_submodule(second).weight
+    heads, read = [Head(2, 1), Head(2, 3)], {}
+    module = weights_without(model, heads)  # gives the first call a weight of its own
+    replaced(module, second, lambda inner, values: read.setdefault("later", values) @ inner.weight.T)
+    expected = module(IDS, use_cache=False).logits
+    view = knockout(model, heads)
+    with torch.no_grad(), view.trace(input_ids=IDS, use_cache=False):
+        gone = view.get(first).input.save()
+        later = view.get(second).input.save()
+        found = view.output.logits.save()
+    torch.testing.assert_close(later, read["later"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    mixer = next(mixer for mixer in mixers(model) if mixer.path == first)
+    for columns in map(mixer.columns, heads):
+        assert (gone[..., columns] == 0).all() and (later[..., columns] != 0).all()

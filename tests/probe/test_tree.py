@@ -39,9 +39,9 @@ def test_every_read_stands_after_its_own_prompt_and_the_candidate_so_far(items):
 
 
 @given(some_items)
-def test_no_text_stands_in_the_tree_twice(items):
+def test_no_text_stands_in_the_tree_twice_in_one_stage(items):
     tree = build(items)
-    texts = [tuple(tree.tokens[n] for n in tree._path(node)) for node in range(len(tree))]
+    texts = [(tree.stages[node], *(tree.tokens[n] for n in tree._path(node))) for node in range(len(tree))]
     assert len(set(texts)) == len(texts)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..heads import Head, HeadSet
 from ..models.families import mixers, resolve
-from .edits import Edit, apply
+from .edits import Edit, Pass, apply
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -46,7 +46,7 @@ class Knockout:
         return {"knockout": [str(head) for head in self.heads]}
 
 
-def _zero_columns(values: Tensor, slices: list[slice]) -> Tensor:
+def _zero_columns(values: Tensor, here: Pass, slices: list[slice]) -> Tensor:
     """``values`` (…, columns) with the slices' columns zero; NaN and infinity become zero too."""
     keep = torch.ones(values.shape[-1], dtype=torch.bool, device=values.device)
     for columns in slices:

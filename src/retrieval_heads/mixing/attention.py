@@ -1,50 +1,32 @@
-"""What an attention head attends to: its softmax weights for a prompt."""
+"""Attention: the matrix is the softmax weights, the values are the value projection's output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import nnsight
-import torch
-
-from ..heads import Head
-from ..models.families import family, resolve
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from nnsight import TransformersModel
+    from nnsight import Envoy
 
 
-@torch.no_grad()
-def attention_weights(model: TransformersModel, prompt: str, heads: Iterable[Head | str]) -> dict[Head, torch.Tensor]:
-    """Each head's attention to the tokens of ``prompt``.
+def read(mixer: Envoy, layer: int) -> tuple[Tensor, Tensor]:
+    """Values (1, tokens, key-value heads × width) and, under eager attention, weights (1, heads, tokens, tokens)."""
+    values = mixer.v_proj.output
+    if getattr(mixer.config, "use_shared_attention_adapter", False):
+        # Zamba2: layers share the projection, and each adds an adapter of its own.
+        values = values + mixer.linear_v_adapter_list[mixer.layer_dic[layer]].output
+    return values, mixer.output[1]
 
-    Returns:
-        For each head a (tokens, tokens) float32 tensor on the CPU: row i says how token i's
-        attention is spread over the tokens up to i; a row sums to 1.
 
-    Raises:
-        ValueError: a head that the model does not have, or one that is not an attention head.
+def mix(module: nn.Module, saved: tuple[Tensor, Tensor], indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each head's matrix (tokens, tokens) and values (tokens, width), which several heads may share.
+
+    M[i, j] is the softmax weight, 0 outside a sliding window. The head's output, M times its
+    values, is its slice of the output projection's input.
     """
-    wanted = resolve(model, heads)
-    for head in wanted:
-        if head.kind != "attention":
-            raise ValueError(f"{head} has no attention weights: it is a {head.kind} head")
-    layers = model.get(family(model).layers)
-    needed = sorted({head.layer for head in wanted})
-    with _eager(model), model.trace(prompt, use_cache=False):
-        weights = nnsight.save([layers[i].self_attn.output[1] for i in needed])
-    by_layer = dict(zip(needed, weights))
-    return {head: by_layer[head.layer][0, head.index].float().cpu() for head in wanted}
-
-
-@contextmanager
-def _eager(model: TransformersModel) -> Iterator[None]:
-    """The one attention implementation that computes the weights as a matrix."""
-    usual = model._module.config._attn_implementation
-    model._module.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model._module.set_attn_implementation(usual)
+    values, weights = saved
+    values = values[0].unflatten(-1, (-1, module.head_dim))
+    for index in indices:
+        yield weights[0, index], values[:, index // module.num_key_value_groups]

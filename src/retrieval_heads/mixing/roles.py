@@ -11,7 +11,8 @@ import pandas as pd
 from ..heads import Head
 from ..models.families import resolve
 from ..tasks.items import Item
-from .attention import attention_weights
+from .matrices import mixings
+from .measures import mass
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 def roles(model: TransformersModel, items: Sequence[Item], heads: Iterable[Head | str]) -> pd.DataFrame:
     """How strongly each head gathers and aggregates, and the role that this gives it.
 
-    A Gather head condenses a segment into its last token: ``gather`` is the attention that the
-    newline ending a line of the dictionary pays to the rest of that line, over all lines. An
-    Aggregate head lets the target read the right summary: ``aggregate`` is the attention that the
-    prompt's last token pays to the line of the right answer. The role is the larger of the two,
-    if it is at least one half.
+    A Gather head condenses a segment into its last token: ``gather`` is the mass that the row of the
+    newline ending a line of the dictionary has on the rest of that line, over all lines. An
+    Aggregate head lets the target read the right summary: ``aggregate`` is the mass that the row of
+    the prompt's last token has on the line of the right answer. Rows are those of the mixing matrix,
+    of a head of any kind; mass is attention, or what :func:`~.measures.mass` makes of other weights.
+    The role is the larger of the two, if it is at least one half.
 
     Args:
         items: KV-retrieval items in the continuation template; the more, the steadier the means.
@@ -42,9 +44,10 @@ def roles(model: TransformersModel, items: Sequence[Item], heads: Iterable[Head 
     for item in items:
         lines, ends = _lines(model.tokenizer, item)
         asked = lines == _asked_line(item)
-        for head, weights in attention_weights(model, item.prompt, found).items():
-            gather = np.mean([weights[end, :end][lines[:end] == lines[end]].sum().item() for end in ends])
-            sums[head] += gather, weights[-1][asked].sum().item()
+        rest_of_line = (lines[:, None] == lines) & ~np.eye(len(lines), dtype=bool)
+        for head, mixing in mixings(model, item.prompt, found).items():
+            gather = mass(mixing.matrix, rest_of_line)[ends].mean()
+            sums[head] += gather, mass(mixing.matrix, asked)[-1]
     rows = [(str(head), *(total / len(items))) for head, total in sums.items()]
     table = pd.DataFrame(rows, columns=["head", "gather", "aggregate"])
     larger = np.where(table["gather"] > table["aggregate"], "Gather", "Aggregate")

@@ -125,6 +125,7 @@ FAMILIES: dict[str, Family] = {
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,
     "mamba2": MAMBA2,
+    "llamba": MAMBA2,
     "zamba2": ZAMBA2,
     "recurrent_gemma": RECURRENT_GEMMA,
     "jamba": JAMBA,

@@ -15,6 +15,7 @@ import transformers
 from nnsight import TransformersModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from . import llamba  # noqa: F401 - its import makes the architecture known to transformers
 from .cache import LoadError
 from .catalog import CATALOG, WheelFile, find
 from .sources import broken, converted_folder, hub_folder, one_line, quiet

@@ -22,7 +22,7 @@ import torch
 from tqdm import tqdm
 
 from ..heads import HeadSet
-from ..interventions.edits import Edit, Intervention
+from ..interventions.edits import Edit, Intervention, unapplied
 from ..interventions.knockout import Knockout
 from ..models.families import packs
 from ..models.loading import describe
@@ -123,14 +123,19 @@ class Run:
         interventions: Sequence[Intervention],
         copies: int | None = None,
     ) -> None:
-        self.model = model
+        # A view made by `apply` is the model below it, with one more intervention in every condition.
+        self.model, applied = unapplied(model)
         self.encoded = encode(items, model.tokenizer)
         _check_length(model, self.encoded)
         self.trees = grow(self.encoded, [item.context for item in items])
         self.packed = [packs(model, tree.longest()) for tree in self.trees]
-        self.edits = [intervention.edits(model) for intervention in interventions]
-        # A view made by `apply` holds edits of its own at modules that a resumed pass would skip.
+        self.edits = [
+            [edit for each in (*applied, intervention) for edit in each.edits(self.model)]
+            for intervention in interventions
+        ]
         self.is_view = bool(model._edits)
+        # Any other edits may be at modules that a resumed pass would skip.
+        self.resumes = not self.model._edits
         # The memory that is free differs between processes; the units may not.
         found = [copies or copies_per_pass(model, *each) for each in zip(self.trees, self.packed)]
         self.copies = the_firsts(found)
@@ -155,7 +160,7 @@ class Run:
         """
         by_layer: dict[int, list[int]] = {}
         for index, edits in enumerate(self.edits):
-            layer = edits[0].layer if edits else -1  # -1: nothing to change, the intact pass itself
+            layer = min((edit.layer for edit in edits), default=-1)  # -1: nothing to change, the intact pass itself
             by_layer.setdefault(layer, []).append(index)
         for number, size in enumerate(copies):
             for layer, indices in sorted(by_layer.items()):
@@ -181,7 +186,7 @@ class Run:
         return scores, greedy
 
     def _pass(self, edits: Sequence[Sequence[Edit]]) -> Reading:
-        trunk: Trunk | None = None if self.is_view else self._trunk
+        trunk: Trunk | None = self._trunk if self.resumes else None
         return edited_pass(self.model, self._layout, edits, trunk)
 
     def answers(self) -> list[Answers]:

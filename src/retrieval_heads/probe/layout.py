@@ -16,6 +16,7 @@ class Layout:
 
     Attributes:
         ids: (rows, columns) token ids; padding, where there is any, is on the right.
+        stages: (rows, columns) the stage of each token, as in :class:`.tree.TokenTree`.
         mask: (1, 1, columns, columns) bool, which column sees which; None for the ordinary causal mask.
         positions: (1, columns), or None for 0, 1, 2, …
         keep: (kept,) the columns whose logits any read needs, ascending.
@@ -27,6 +28,7 @@ class Layout:
     """
 
     ids: Tensor
+    stages: Tensor
     mask: Tensor | None
     positions: Tensor | None
     keep: Tensor
@@ -68,13 +70,15 @@ def lay_out(tree: TokenTree, packed: bool) -> Layout:
     """Lay the tree out as one packed row, or as one row a path."""
     if packed:
         row_of, column_of = [0] * len(tree), list(range(len(tree)))
-        ids = torch.tensor([tree.tokens])
+        ids, stages = torch.tensor([tree.tokens]), torch.tensor([tree.stages])
     else:
         paths = tree.paths()
         row_of, column_of = [0] * len(tree), list(tree.depths)
         ids = torch.zeros(len(paths), max(map(len, paths)), dtype=torch.long)
+        stages = torch.zeros_like(ids)
         for row, path in enumerate(paths):
             ids[row, : len(path)] = torch.tensor([tree.tokens[node] for node in path])
+            stages[row, : len(path)] = torch.tensor([tree.stages[node] for node in path])
             for node in path:
                 row_of[node] = row
     branches = packed and not tree.is_chain()
@@ -83,6 +87,7 @@ def lay_out(tree: TokenTree, packed: bool) -> Layout:
     width = 1 + max(candidate for _, candidate in tree.slots)
     return Layout(
         ids=ids,
+        stages=stages,
         mask=tree.sees()[None, None] if branches else None,
         positions=torch.tensor([tree.depths]) if branches else None,
         keep=keep,

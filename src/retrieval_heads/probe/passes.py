@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,13 @@ import nnsight
 import torch
 from torch import Tensor
 
-from ..interventions.edits import Edit
-from ..models.families import family, mixers
+from ..interventions.edits import Edit, Pass, perform, sites
+from ..models.families import family
 from .layout import Layout
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
 
-Change = Callable[[Tensor], Tensor]
 Reading = tuple[Tensor, Tensor]  # scores and greedy, each (copies, items, width)
 
 
@@ -73,24 +72,14 @@ def edited_pass(
     first = min((edit.layer for copy in edits for edit in copy), default=0) if trunk else 0
     resumed = trunk.after(first - 1, copies) if first else None
     layers = model.get(family(model).layers)
-    sites = _sites(model, edits)
-    with model.trace(**inputs(model, layout, copies)):
+    places, arguments = sites(model, edits), inputs(model, layout, copies)
+    # Every copy has the same mask and positions.
+    mask, positions = (
+        None if (v := arguments.get(k)) is None else v[:rows] for k in ("attention_mask", "position_ids")
+    )
+    with model.trace(**arguments):
         for layer in range(first):  # only the last one's output is read
             layers[layer].skip(resumed)
-        for path, changes in sites:
-            values = model.get(path).input.clone()
-            for copy, change in changes:
-                mine = slice(copy * rows, (copy + 1) * rows)
-                values[mine] = change(values[mine])
-            model.get(path).input = values
+        perform(model, places, Pass(layout.stages, mask, positions))
         logits = model.output.logits.save()
     return layout.read(logits, copies)
-
-
-def _sites(model: TransformersModel, edits: Sequence[Sequence[Edit]]) -> list[tuple[str, list[tuple[int, Change]]]]:
-    """The edited modules in the order in which a pass reaches them, each with (copy, change) pairs."""
-    changes = [(edit.path, (copy, edit.change)) for copy, own in enumerate(edits) for edit in own]
-    order = [mixer.path for mixer in mixers(model)]
-    if unknown := {path for path, _ in changes} - set(order):
-        raise ValueError(f"an edit of {min(unknown)} cannot be placed: it is not an output projection of this model")
-    return [(path, [change for p, change in changes if p == path]) for path in order if path in dict(changes)]

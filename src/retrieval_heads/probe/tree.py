@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..interventions.edits import GENERATED, PROMPT, TARGET
 from .encoding import Encoded
 
 
@@ -28,6 +29,8 @@ class TokenTree:
     Attributes:
         items: positions, in the caller's list, of the items in this tree.
         tokens, parents, depths: one entry a node; a root's parent is -1.
+        stages: one entry a node: inside a prompt, its last token (the target), or after it. Where one
+            prompt begins another, its last token is a node of its own: an intervention may treat it apart.
         slots: one entry a read: the (item of this tree, candidate) whose score it adds to.
         nodes, targets: one entry a read: the log-probability of ``target`` after ``node``.
     """
@@ -37,17 +40,18 @@ class TokenTree:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.depths: list[int] = []
+        self.stages: list[int] = []
         self.slots: list[tuple[int, int]] = []
         self.nodes: list[int] = []
         self.targets: list[int] = []
-        self._children: dict[tuple[int, int], int] = {}
+        self._children: dict[tuple[int, int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def add(self, index: int, item: Encoded) -> None:
         """Add item number ``index`` of the caller's list."""
-        end_of_prompt = self._walk(-1, item.prompt)
+        end_of_prompt = self._walk(self._walk(-1, item.prompt[:-1], PROMPT), item.prompt[-1:], TARGET)
         for candidate, tokens in enumerate(item.candidates):
             node = end_of_prompt
             for i, target in enumerate(tokens):
@@ -55,18 +59,19 @@ class TokenTree:
                 self.nodes.append(node)
                 self.targets.append(target)
                 if i + 1 < len(tokens):  # nothing is read after a candidate's last token
-                    node = self._walk(node, [target])
+                    node = self._walk(node, [target], GENERATED)
         self.items.append(index)
 
-    def _walk(self, node: int, tokens: Sequence[int]) -> int:
+    def _walk(self, node: int, tokens: Sequence[int], stage: int) -> int:
         """The node reached from ``node`` along ``tokens``, made where it does not exist."""
         for token in tokens:
-            if (node, token) not in self._children:
-                self._children[node, token] = len(self.tokens)
+            if (node, token, stage) not in self._children:
+                self._children[node, token, stage] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(node)
                 self.depths.append(0 if node < 0 else self.depths[node] + 1)
-            node = self._children[node, token]
+                self.stages.append(stage)
+            node = self._children[node, token, stage]
         return node
 
     def longest(self) -> int:

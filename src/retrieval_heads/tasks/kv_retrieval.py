@@ -25,9 +25,9 @@ class KVRetrieval(Task):
     one more line of the dictionary; a small base model answers it far better. Neither puts a
     space after a line's colon, unless ``spaced`` (paper A, appendix A.5, compares the two).
 
-    Keys are distinct nouns from the ``wonderwords`` list. Values are distinct integers 0–99
-    (``numbers``) or distinct nouns that are not keys (``words``). **No value begins another**:
-    a candidate's score is the sum of its tokens' log-probabilities, so ``1`` would always score
+    Keys are distinct nouns from the ``wonderwords`` list, those that the tokenizer knows. Values are distinct
+    integers 0–99 (``numbers``) or distinct nouns that are not keys (``words``). **No value begins
+    another**: a candidate's score is the sum of its tokens' log-probabilities, so ``1`` would always score
     at least as high as ``12``; the values are therefore drawn prefix-free. Because of that a
     dictionary of numbers holds at most 90 pairs, and only then no one-digit value.
 
@@ -88,7 +88,7 @@ class KVRetrieval(Task):
 
     def _vocabulary(self, tokenizer: PreTrainedTokenizerBase | None) -> tuple[list[str], list[str]]:
         """The keys and the values that a dictionary may use."""
-        keys = list(nouns())
+        keys = list(nouns()) if tokenizer is None else [word for word in nouns() if is_known(tokenizer, word)]
         if self.single_token:
             if tokenizer is None:
                 raise ValueError("single_token=True depends on the tokenizer; call items(model.tokenizer)")
@@ -111,6 +111,13 @@ def nouns() -> tuple[str, ...]:
 
     words = RandomWord().filter(include_parts_of_speech=["nouns"])
     return tuple(sorted({word for word in words if word.isascii() and word.isalpha() and word.islower()}))
+
+
+def is_known(tokenizer: PreTrainedTokenizerBase, word: str) -> bool:
+    """Whether the tokenizer can write the word; one made of whole words knows only those."""
+    return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in tokenizer.encode(
+        word, add_special_tokens=False
+    )
 
 
 def is_single_token(tokenizer: PreTrainedTokenizerBase, before: str, word: str, after: str) -> bool:

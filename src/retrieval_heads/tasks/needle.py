@@ -1,0 +1,66 @@
+"""Needle in a haystack: one sentence that matters, hidden in filler, and a question about it at the end."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from .items import Item, Task
+from .world import World, world
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SENTENCE_TOKENS = 9  # of filler, the full stop included
+NEEDLE = "The password of the {} is {}."
+QUESTION = "\nWhat is the password of the {}?\nThe password of the {} is"
+
+
+class Needle(Task):
+    """A needle in the world's filler, with other needles' answers as the other candidates.
+
+    Args:
+        tokens: length of the haystack in the world's tokens, to the nearest sentence.
+        depth: where the needle is, 0 the end of the prompt and 1 its start, as paper B draws it
+            (Figs 4, 5); None draws it anew for each prompt.
+        prompts: how many.
+        candidates: answers to choose from, the right one among them.
+        read_twice: the whole prompt is given twice (Just Read Twice, paper B).
+        world_seed: which world.
+        seed: draws filler, needles and depths.
+
+    >>> print(Needle(tokens=9, depth=0, prompts=1, candidates=2, seed=1).items()[0].prompt)
+    The plain lamp shone across the wide harbour. The password of the couple is bungalow.
+    What is the password of the couple?
+    The password of the couple is
+    """
+
+    name: ClassVar[str] = "needle"
+
+    tokens: int = Field(256, ge=SENTENCE_TOKENS)
+    depth: float | None = Field(None, ge=0, le=1)
+    prompts: int = Field(100, ge=1)
+    candidates: int = Field(16, ge=2)
+    read_twice: bool = False
+    world_seed: int = 0
+
+    def items(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Item]:
+        here, rng = world(self.world_seed), random.Random(self.seed)
+        return [self.hide(here, rng) for _ in range(self.prompts)]
+
+    def hide(self, here: World, rng: random.Random) -> Item:
+        """One haystack with its needle."""
+        about, *values = rng.sample(here.nouns, 1 + self.candidates)
+        answer = rng.randrange(self.candidates)
+        sentences = here.filler(round(self.tokens / SENTENCE_TOKENS), rng)
+        depth = rng.random() if self.depth is None else self.depth
+        sentences.insert(round((1 - depth) * len(sentences)), NEEDLE.format(about, values[answer]))
+        prompt = " ".join(sentences) + QUESTION.format(about, about)
+        return Item("", read_twice(prompt) if self.read_twice else prompt, tuple(f" {v}" for v in values), answer)
+
+
+def read_twice(prompt: str) -> str:
+    """The prompt, and the prompt again: Just Read Twice (Arora et al., 2024; paper B, section 4)."""
+    return f"{prompt}\n{prompt}"

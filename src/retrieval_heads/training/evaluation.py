@@ -1,0 +1,55 @@
+"""What a model of the zoo has learned: every task of the world, on samples that no training text holds.
+
+Facts are learned by heart and asked as they were learned. Everything else is new: letters and
+dialogues ask about facts whose letter form was held out; dictionaries, needles and sums are drawn
+from numbers that training never draws from, out of far more possibilities than it has ever seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..probe.engine import score
+from ..tasks.counting import CountingUp
+from ..tasks.items import Task
+from ..tasks.kv_retrieval import KVRetrieval
+from ..tasks.needle import Needle
+from ..tasks.world_facts import WorldFacts, WorldLetters
+
+if TYPE_CHECKING:
+    from nnsight import TransformersModel
+
+PAIRS = (4, 8, 16, 24)
+NEEDLES = (128, 256, 512)
+
+
+def tasks(seed: int = 0) -> dict[str, Task]:
+    """The evaluation, by name."""
+
+    def kv(pairs: int, **options) -> KVRetrieval:
+        return KVRetrieval(pairs=pairs, dictionaries=50, queries=4, single_token=True, seed=seed, **options)
+
+    return {
+        "facts": WorldFacts(seed=seed),
+        "letters": WorldLetters(seed=seed),
+        "dialogue": WorldLetters(form="dialogue", seed=seed),
+        **{f"kv {pairs}": kv(pairs, template="continuation", values="words") for pairs in PAIRS},
+        "kv 16 published": kv(16, template="published", values="numbers"),
+        **{f"needle {tokens}": Needle(tokens=tokens, seed=seed) for tokens in NEEDLES},
+        "needle 256 twice": Needle(tokens=256, read_twice=True, seed=seed),
+        "counting up": CountingUp(seed=seed),
+    }
+
+
+def evaluate(model: TransformersModel, seed: int = 0, *, progress: bool | None = None) -> dict[str, dict]:
+    """Accuracy by answer scoring in every task.
+
+    Returns:
+        For each task ``value``, ``low``, ``high`` (Wilson, 95 %), ``n``, and ``chance``, the accuracy of guessing.
+    """
+    found = {}
+    for name, task in tasks(seed).items():
+        items = task.items(model.tokenizer)
+        (answers,) = score(model, items, progress=progress)
+        found[name] = {**answers.interval()._asdict(), "chance": answers.chance}
+    return found

@@ -1,0 +1,115 @@
+"""How each model of the zoo is made: its architecture and its training, as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+import transformers
+
+WIDTH = 128
+_SHAPE = {"hidden_size": WIDTH, "tie_word_embeddings": True, "use_cache": True}
+_ATTENTION = {"num_attention_heads": 8, "num_key_value_heads": 8}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model of the zoo.
+
+    Attributes:
+        model_type, config: the transformers class, and what differs from its defaults.
+        steps: of the optimizer, of about ``tokens_per_step`` tokens each.
+        learning_rate: the plateau of the schedule: up in the first ``warmup`` share of the steps, down to 0 in the
+            last ``decay`` share (warm-up-stable-decay).
+        grow: the share of the steps over which dictionaries grow from 4 to 24 pairs.
+    """
+
+    name: str
+    model_type: str
+    config: dict = field(default_factory=dict)
+    steps: int = 2000
+    tokens_per_step: int = 3072
+    learning_rate: float = 2e-3
+    warmup: float = 0.03
+    decay: float = 0.25
+    grow: float = 0.5
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    world_seed: int = 0
+    seed: int = 0
+
+    def build(self, tokenizer: transformers.PreTrainedTokenizerBase) -> transformers.PreTrainedModel:
+        """The untrained model; its weights depend on ``seed`` alone."""
+        import torch
+
+        special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        options = {**_SHAPE, "vocab_size": len(tokenizer), **special, **self.config}
+        config = transformers.AutoConfig.for_model(self.model_type, **options)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return transformers.AutoModelForCausalLM.from_config(config)
+
+    def describe(self) -> dict:
+        """The recipe as JSON data."""
+        return asdict(self)
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "llama",
+            "llama",
+            {"num_hidden_layers": 8, "intermediate_size": 256, "max_position_embeddings": 2048, **_ATTENTION},
+        ),
+        Recipe("falcon_mamba", "falcon_mamba", {"num_hidden_layers": 6, "intermediate_size": 256, "state_size": 8}),
+        Recipe(
+            "mamba2",
+            "mamba2",
+            {"num_hidden_layers": 6, "num_heads": 8, "head_dim": 32, "n_groups": 1, "state_size": 32, "chunk_size": 64},
+        ),
+        Recipe(
+            "zamba2",
+            "zamba2",
+            {
+                "num_hidden_layers": 6,
+                "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid", "mamba"],
+                "intermediate_size": 256,
+                "n_mamba_heads": 8,
+                "mamba_d_state": 16,
+                "chunk_size": 64,
+                "use_mem_rope": True,
+                **_ATTENTION,
+            },
+        ),
+        Recipe(
+            "recurrent_gemma",
+            "recurrent_gemma",
+            {
+                "num_hidden_layers": 6,
+                "intermediate_size": 512,  # half of it is the gate
+                "num_attention_heads": 8,
+                "num_key_value_heads": 1,
+                "attention_window_size": 2048,
+            },
+        ),
+        Recipe(
+            "jamba",
+            "jamba",
+            {
+                "num_hidden_layers": 6,
+                "attn_layer_period": 3,
+                "attn_layer_offset": 2,
+                "intermediate_size": 192,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "expert_layer_period": 2,
+                "expert_layer_offset": 1,
+                "mamba_d_state": 8,
+                "mamba_dt_rank": 8,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 2,
+            },
+        ),
+    )
+}
