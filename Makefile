@@ -18,7 +18,7 @@ export PYTHONHASHSEED := 0
 
 .NOTPARALLEL: # a chapter uses every core there is
 .DELETE_ON_ERROR:
-.PHONY: help book html outputs test constraints clean
+.PHONY: help book html outputs test zoo constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,11 @@ outputs: $(EXECUTED) ## execute the chapters that changed and store their output
 test: $(INSTALLED) ## unit tests, the examples in docstrings, and every chapter against its stored outputs
 	@CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
 	    tests src $(CHAPTERS)
+
+zoo: $(INSTALLED) ## train every model of the zoo from nothing (about an hour each on one core) and store them in zoo/
+	@for name in $$($(BIN)/python -c 'from retrieval_heads.training.recipes import RECIPES; print(*RECIPES)'); do \
+	    test -f _build/zoo/$$name/record.json || $(BIN)/retrieval-heads train zoo/$$name || exit 1; \
+	    mkdir -p zoo/$$name && cp _build/zoo/$$name/* zoo/$$name/; done
 
 clean: ## delete what was built; the installed packages stay in .venv
 	rm -rf _build build .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from retrieval_heads.cli import app
+from retrieval_heads.models.families import FAMILIES
 from retrieval_heads.probe.head_scores import HeadScores
 
 
@@ -51,6 +54,8 @@ def test_probe_estimates_from_gradients(tiny_llama_folder, tmp_path):
         (("probe", "{model}", "--top", 0), "race for the top 0"),
         (("run", "kv_retrieval", "-p", "seed"), "'seed' is not a parameter; write NAME=VALUE"),
         (("run", "no_such_chapter"), "no chapter 'no_such_chapter'"),
+        (("heads", "llama-3.1-9b"), "no model is called 'llama-3.1-9b'; did you mean 'llama-3.1-8b'?"),
+        (("heads", "{model}/.."), "has no config.json"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tiny_llama_folder, arguments, message):
@@ -59,3 +64,47 @@ def test_a_mistake_is_one_clear_line(tiny_llama_folder, arguments, message):
     assert result.exit_code == 2
     assert message in result.output and "Traceback" not in result.output
     assert result.output.count("\n") == 1
+
+
+def test_heads_lists_a_model_of_the_catalog_and_its_memory():
+    result = call("heads", "zamba2-7b", "--length", 8192, "--batch", 2)
+    assert result.exit_code == 0, result.output
+    lines = [line.split(maxsplit=3) for line in result.output.split("\n")]
+    assert ["mamba2", "112", "64", "0–80"] in lines
+    assert ["attention", "32", "224", "6, 11, 17, 23, 29, 35, 41, 47, 53, 59, 65, 71, 77"] in lines
+    assert "7,356,749,648 parameters" in result.output and "9,488 (9,072 mamba2, 416 attention)" in result.output
+    cache = 2 * 2 * 13 * 32 * 224 * 8192 * 2 / 1e9  # keys and values, batch, layers, heads, width, tokens, bytes
+    state = 2 * 81 * ((7168 + 4 * 64) * 4 * 2 + 7168 * 64 * 4) / 1e9
+    weights = 2 * 7_356_749_648 / 1e9
+    sizes = {"weights": weights, "KV cache": cache, "recurrent state": state, "together": weights + cache + state}
+    for what, size in sizes.items():
+        assert re.search(rf"^{what} +{size:.3f}$", result.output, re.MULTILINE), what
+    assert "GB of 10⁹ bytes" in result.output
+
+
+def test_heads_reads_a_folder_and_a_dtype(tiny_llama_folder):
+    result = call("heads", tiny_llama_folder, "--dtype", "float32", "--length", 1_000_000)
+    assert result.exit_code == 0, result.output
+    assert "heads in all: 12 (12 attention)" in result.output
+    assert re.search(
+        r"^KV cache +0\.768$", result.output, re.MULTILINE
+    )  # 2 × 3 layers × 2 heads × 16 × 4 bytes a token
+    for option in (("--length", 0), ("--batch", 0), ("--dtype", "int8")):
+        assert call("heads", tiny_llama_folder, *option).exit_code == 2
+
+
+def test_families_prints_every_row_of_the_table():
+    result = call("families")
+    assert result.exit_code == 0, result.output
+    lines = result.output.rstrip("\n").split("\n")[1:]
+    assert len(lines) == sum(len(family.rows) for family in FAMILIES.values())
+    for kind, family in FAMILIES.items():
+        for row in family.rows:
+            assert any(
+                line.startswith(kind + " ")
+                and f" {family.layers} " in line
+                and row.path in line
+                and row.heads in line
+                and row.width in line
+                for line in lines
+            )

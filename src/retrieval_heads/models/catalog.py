@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 from .wheels import SMOLLM2, PinnedWheel
 
@@ -27,9 +28,24 @@ class Hub:
 
     id: str
     gated: bool = False  # the licence has to be accepted on the model's page first
+    tokenizer: str | None = None  # of another model, where this one was published without
 
     def __str__(self) -> str:
         return f"{self.id} on the Hugging Face hub"
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Weights that come with this repository, trained by it."""
+
+    path: str  # inside the repository
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parents[3] / self.path
+
+    def __str__(self) -> str:
+        return f"{self.path} in this repository"
 
 
 @dataclass(frozen=True)
@@ -37,7 +53,7 @@ class Entry:
     """One model of the catalog."""
 
     name: str
-    source: WheelFile | Hub
+    source: WheelFile | Hub | Shipped
     parameters: int
     download_bytes: int  # approximate for hub models
     licence: str
@@ -74,12 +90,76 @@ CATALOG: dict[str, Entry] = _catalog(
         description="Qwen2-1.5B-Instruct",
     ),
     Entry(
+        name="zamba2-1.2b",
+        source=Hub("Zyphra/Zamba2-1.2B-instruct"),
+        parameters=1_215_064_704,
+        download_bytes=2_500_000_000,
+        licence="Apache-2.0",
+        description="Zamba2-1.2B-instruct (Mamba-2 and one shared attention block)",
+    ),
+    Entry(
         name="llama-3.1-8b",
         source=Hub("meta-llama/Llama-3.1-8B-Instruct", gated=True),
         parameters=8_030_261_248,
         download_bytes=16_100_000_000,
         licence="Llama 3.1 Community License",
         description="Llama-3.1-8B-Instruct",
+    ),
+    Entry(
+        name="falcon-mamba-7b",
+        source=Hub("tiiuae/falcon-mamba-7b-instruct"),
+        parameters=7_272_665_088,
+        download_bytes=14_600_000_000,
+        licence="TII Falcon-Mamba License 2.0",
+        description="Falcon-Mamba-7B-Instruct (Mamba-1)",
+    ),
+    Entry(
+        name="llamba-8b",
+        source=Hub("cartesia-ai/Llamba-8B-untied", tokenizer="meta-llama/Llama-3.1-8B-Instruct"),
+        parameters=8_841_204_736,
+        download_bytes=35_400_000_000,
+        licence="see its page on the hub",
+        description="Llamba-8B (Discrete Mamba-2), distilled from Llama-3.1-8B",
+    ),
+    Entry(
+        name="llamba-8b-unaligned",
+        source=Hub("goombalab/Llamba-8B-untied-unaligned", tokenizer="meta-llama/Llama-3.1-8B-Instruct"),
+        parameters=8_841_204_736,
+        download_bytes=35_400_000_000,
+        licence="see its page on the hub",
+        description="Llamba-8B whose layers were distilled one by one (paper A, section 5.4)",
+    ),
+    Entry(
+        name="zamba2-7b",
+        source=Hub("Zyphra/Zamba2-7B-Instruct"),
+        parameters=7_356_749_648,
+        download_bytes=14_700_000_000,
+        licence="Apache-2.0",
+        description="Zamba2-7B-Instruct (Mamba-2 and two shared attention blocks)",
+    ),
+    Entry(
+        name="recurrentgemma-2b",
+        source=Hub("google/recurrentgemma-2b-it", gated=True),
+        parameters=2_682_862_080,
+        download_bytes=5_400_000_000,
+        licence="Gemma Terms of Use",
+        description="RecurrentGemma-2B-it (RG-LRU and local attention)",
+    ),
+    Entry(
+        name="recurrentgemma-9b",
+        source=Hub("google/recurrentgemma-9b-it", gated=True),
+        parameters=8_579_977_216,
+        download_bytes=17_200_000_000,
+        licence="Gemma Terms of Use",
+        description="RecurrentGemma-9B-it (RG-LRU and local attention)",
+    ),
+    Entry(
+        name="jamba-mini-1.6",
+        source=Hub("ai21labs/AI21-Jamba-Mini-1.6", gated=True),
+        parameters=51_570_323_328,
+        download_bytes=103_200_000_000,
+        licence="Jamba Open Model License",
+        description="Jamba-Mini-1.6 (Mamba-1, attention in one layer of eight, mixture of experts)",
     ),
 )
 

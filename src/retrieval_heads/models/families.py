@@ -7,26 +7,37 @@ family, so a row of this table is all that an architecture needs.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..heads import Head, HeadSet
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of mixing head of a family: where its output projection is, how many heads, how wide."""
+    """One kind of mixing head of a family: where its output projection is, how many heads, how wide.
+
+    Attributes:
+        path: of the output projection; {i} stands for the layer.
+        heads, width: a field of the config, a product of fields such as ``mamba_expand * hidden_size``, or a number.
+        layer_types: the layers that have such heads, by ``config.layer_types``; empty is every layer.
+    """
 
     kind: str
-    path: str  # of the output projection; {i} stands for the layer
-    heads: Callable[[Any], int]
-    width: Callable[[Any], int]
-    in_layer: Callable[[Any, int], bool] = lambda config, i: True
+    path: str
+    heads: str
+    width: str
+    layer_types: tuple[str, ...] = ()
+
+    def in_layer(self, config: PreTrainedConfig, i: int) -> bool:
+        return not self.layer_types or config.layer_types[i] in self.layer_types
 
 
 @dataclass(frozen=True)
@@ -53,65 +64,42 @@ class Mixer:
         return slice(head.index * self.width, (head.index + 1) * self.width)
 
 
-def _head_dim(config: Any) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+ATTENTION = ("num_attention_heads", "head_dim")
+FULL = ("full_attention", "sliding_attention")
+RECURRENT = ("linear_attention",)
+SHARED = ("hybrid",)  # Zamba2: the shared attention block, then a Mamba-2 mixer
 
-
-def _in(*types: str) -> Callable[[Any, int], bool]:
-    return lambda config, i: config.layer_types[i] in types
-
-
-FULL = _in("full_attention", "sliding_attention")
-RECURRENT = _in("linear_attention")
-SHARED = _in("hybrid")  # Zamba2: the shared attention block, then a Mamba-2 mixer
-
-
-def _attention(path: str, in_layer: Callable[[Any, int], bool] = lambda config, i: True) -> Row:
-    return Row("attention", path, lambda c: c.num_attention_heads, _head_dim, in_layer)
-
-
-TRANSFORMER = Family("model.layers", (_attention("model.layers.{i}.self_attn.o_proj"),), packs=True)
+TRANSFORMER = Family("model.layers", (Row("attention", "model.layers.{i}.self_attn.o_proj", *ATTENTION),), packs=True)
 # In Mamba-1 and in the RG-LRU every channel has a decay of its own: a head is one channel.
-MAMBA = Family(
-    "backbone.layers",
-    (Row("mamba", "backbone.layers.{i}.mixer.out_proj", lambda c: c.intermediate_size, lambda c: 1),),
-)
-MAMBA2 = Family(
-    "backbone.layers",
-    (Row("mamba2", "backbone.layers.{i}.mixer.out_proj", lambda c: c.num_heads, lambda c: c.head_dim),),
-)
-_ZAMBA2_MAMBA = (lambda c: c.n_mamba_heads, lambda c: c.mamba_headdim)
+MAMBA = Family("backbone.layers", (Row("mamba", "backbone.layers.{i}.mixer.out_proj", "intermediate_size", "1"),))
+MAMBA2 = Family("backbone.layers", (Row("mamba2", "backbone.layers.{i}.mixer.out_proj", "num_heads", "head_dim"),))
 ZAMBA2 = Family(
     "model.layers",
     (
-        _attention("model.layers.{i}.shared_transformer.self_attn.o_proj", SHARED),
-        Row("mamba2", "model.layers.{i}.mamba_decoder.mamba.out_proj", *_ZAMBA2_MAMBA, SHARED),
-        Row("mamba2", "model.layers.{i}.mamba.out_proj", *_ZAMBA2_MAMBA, RECURRENT),
+        Row("attention", "model.layers.{i}.shared_transformer.self_attn.o_proj", *ATTENTION, SHARED),
+        Row("mamba2", "model.layers.{i}.mamba_decoder.mamba.out_proj", "n_mamba_heads", "mamba_headdim", SHARED),
+        Row("mamba2", "model.layers.{i}.mamba.out_proj", "n_mamba_heads", "mamba_headdim", RECURRENT),
     ),
 )
 RECURRENT_GEMMA = Family(
     "model.layers",
     (
-        _attention("model.layers.{i}.temporal_block.o_proj", FULL),
-        Row("rglru", "model.layers.{i}.temporal_block.linear_out", lambda c: c.lru_width, lambda c: 1, RECURRENT),
+        Row("attention", "model.layers.{i}.temporal_block.o_proj", *ATTENTION, FULL),
+        Row("rglru", "model.layers.{i}.temporal_block.linear_out", "lru_width", "1", RECURRENT),
     ),
 )
 JAMBA = Family(
     "model.layers",
     (
-        _attention("model.layers.{i}.self_attn.o_proj", FULL),
-        Row(
-            "mamba", "model.layers.{i}.mamba.out_proj", lambda c: c.mamba_expand * c.hidden_size, lambda c: 1, RECURRENT
-        ),
+        Row("attention", "model.layers.{i}.self_attn.o_proj", *ATTENTION, FULL),
+        Row("mamba", "model.layers.{i}.mamba.out_proj", "mamba_expand * hidden_size", "1", RECURRENT),
     ),
 )
 BAMBA = Family(
     "model.layers",
     (
-        _attention("model.layers.{i}.self_attn.o_proj", FULL),
-        Row(
-            "mamba2", "model.layers.{i}.mamba.out_proj", lambda c: c.mamba_n_heads, lambda c: c.mamba_d_head, RECURRENT
-        ),
+        Row("attention", "model.layers.{i}.self_attn.o_proj", *ATTENTION, FULL),
+        Row("mamba2", "model.layers.{i}.mamba.out_proj", "mamba_n_heads", "mamba_d_head", RECURRENT),
     ),
 )
 
@@ -133,20 +121,26 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family(model: TransformersModel) -> Family:
-    """The family of a loaded model.
+def family(model: TransformersModel | PreTrainedModel | PreTrainedConfig) -> Family:
+    """The family of a model or of a config.
 
     Raises:
-        ValueError: the architecture is not in the table.
+        ValueError: the architecture is not in the table; the message has a row to start from.
     """
-    kind = model.config.model_type
+    kind = _config(model).model_type
     if kind not in FAMILIES:
         raise ValueError(
-            f"architecture {kind!r} is not in the table of families ({', '.join(sorted(FAMILIES))}); add it to "
-            f'retrieval_heads.models.families: FAMILIES["{kind}"] = Family(layers, rows), where a row names the '
-            "output projection of a layer, the number of heads and their width"
+            f"architecture {kind!r} is not in the table of families ({', '.join(sorted(FAMILIES))}); add it first, "
+            "with the names of its own modules and config: "
+            "from retrieval_heads.models.families import FAMILIES, Family, Row; "
+            f'FAMILIES["{kind}"] = Family("model.layers", (Row("attention", "model.layers.{{i}}.self_attn.o_proj", '
+            '"num_attention_heads", "head_dim"),))'
         )
     return FAMILIES[kind]
+
+
+def _config(model: TransformersModel | PreTrainedModel | PreTrainedConfig) -> PreTrainedConfig:
+    return getattr(model, "config", model)
 
 
 def packs(model: TransformersModel, longest: int) -> bool:
@@ -162,29 +156,46 @@ def packs(model: TransformersModel, longest: int) -> bool:
     return family(model).packs and (window is None or longest <= window)
 
 
-def mixers(model: TransformersModel) -> list[Mixer]:
+def mixers(model: TransformersModel | PreTrainedModel | PreTrainedConfig) -> list[Mixer]:
     """Every output projection of the model, in the order in which a forward pass reaches them.
+
+    A config is enough; with a model, its modules are compared with the table.
 
     Raises:
         ValueError: the architecture is not in the table, or the table does not fit this model.
     """
-    config, found = model.config, []
-    for i in range(config.num_hidden_layers):
-        for row in family(model).rows:
-            if row.in_layer(config, i):
-                mixer = Mixer(i, row.kind, row.path.format(i=i), row.heads(config), row.width(config))
-                columns = model._module.get_submodule(mixer.path).in_features
-                if mixer.heads * mixer.width != columns:
-                    raise ValueError(
-                        f"the table says {mixer.heads} × {mixer.width} columns at {mixer.path}, "
-                        f"the model has {columns}; correct the row of {config.model_type!r}"
-                    )
-                found.append(mixer)
+    config = _config(model)
+    found = [
+        Mixer(i, row.kind, row.path.format(i=i), _value(config, row.heads), _value(config, row.width))
+        for i in range(config.num_hidden_layers)
+        for row in family(config).rows
+        if row.in_layer(config, i)
+    ]
+    if model is not config:
+        module = getattr(model, "_module", model)  # nnsight's model wraps the torch module
+        for mixer in found:
+            columns = module.get_submodule(mixer.path).in_features
+            if mixer.heads * mixer.width != columns:
+                raise ValueError(
+                    f"the table says {mixer.heads} × {mixer.width} columns at {mixer.path}, "
+                    f"the model has {columns}; correct the row of {config.model_type!r}"
+                )
     return found
 
 
-def heads_of(model: TransformersModel) -> HeadSet:
-    """Every mixing head of the model."""
+def _value(config: PreTrainedConfig, product: str) -> int:
+    """What a row's ``heads`` or ``width`` comes to: the product of the config's fields and numbers in it."""
+    return math.prod(_factor(config, each) for each in product.split(" * "))
+
+
+def _factor(config: PreTrainedConfig, name: str) -> int:
+    if name == "head_dim" and getattr(config, "head_dim", None) is None:
+        return config.hidden_size // config.num_attention_heads
+    return int(name) if name.isdigit() else getattr(config, name)
+
+
+def heads_of(model: TransformersModel | PreTrainedModel | PreTrainedConfig) -> HeadSet:
+    """Every mixing head of the model; a config is enough."""
     return HeadSet(Head(m.layer, i, m.kind) for m in mixers(model) for i in range(m.heads))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from . import llamba  # noqa: F401 - its import makes the architecture known to transformers
 from .cache import LoadError
-from .catalog import CATALOG, WheelFile, find
-from .sources import broken, converted_folder, hub_folder, one_line, quiet
+from .catalog import CATALOG, Entry, Hub, Shipped, WheelFile, find
+from .kernels import prepare
+from .sources import broken, converted_folder, hub_folder, hub_tokenizer, one_line, quiet
 
 __all__ = ["LoadError", "Origin", "describe", "fingerprint", "load", "model_name"]
 
@@ -49,7 +51,8 @@ def load(
     fetched is announced on stderr, kept, and not fetched again. Only safetensors are read, and no code of a model's.
 
     ``dtype`` defaults to bfloat16 on CUDA and float32 elsewhere, ``device`` to CUDA where there is one,
-    ``attn_implementation`` to what transformers chooses ("eager" is the one that gives attention weights).
+    ``attn_implementation`` to what transformers chooses ("eager" is the one that gives attention weights; with
+    "flash_attention_2", where flash-attn is installed, the probe's branches run as separate rows).
     ``device_map="auto"`` spreads a model that is larger than one card over several, as accelerate does it; it
     takes the place of ``device``.
 
@@ -59,13 +62,15 @@ def load(
     """
     device = _device(device)
     dtype = _dtype(dtype, device)
+    borrowed = _borrowed_tokenizer(os.fspath(name))  # first: it is small, and may be refused
     folder, origin = _locate(os.fspath(name))
-    module, tokenizer = _read(folder, dtype, attn_implementation, device_map)
+    module, tokenizer = _read(folder, dtype, attn_implementation, device_map, borrowed)
     module = module.eval().requires_grad_(False)
     module.retrieval_heads_origin = origin
     placed = {"device": device} if device_map is None else {}  # a spread model stays where accelerate put it
     if device_map is None:
         module.to(device)
+    prepare(module)
     with quiet():
         return TransformersModel(module, task="text-generation", tokenizer=tokenizer, **placed)
 
@@ -74,6 +79,8 @@ def _locate(name: str) -> tuple[Path, Origin]:
     entry = CATALOG.get(name)
     if entry is not None and isinstance(entry.source, WheelFile):
         return converted_folder(entry), Origin(name, str(entry.source), f"sha256:{entry.source.wheel.sha256}")
+    if entry is not None and isinstance(entry.source, Shipped):
+        return _shipped(entry)
     folder = Path(name).expanduser()
     if entry is None and name and folder.is_dir():  # Path("") would be the current folder
         return folder, Origin(name, f"folder {name}")
@@ -83,15 +90,37 @@ def _locate(name: str) -> tuple[Path, Origin]:
     # Names under zoo/ are the catalog's own, never the hub's.
     if not re.fullmatch(HUB_ID, repo) or repo.startswith("zoo/"):
         find(name)  # raises, naming what there is
-    folder = hub_folder(repo)
+    folder = hub_folder(repo, own_tokenizer=entry is None or entry.source.tokenizer is None)
     return folder, Origin(name, f"{repo} on the Hugging Face hub", folder.name)  # the hub names folders by commit
 
 
+def _borrowed_tokenizer(name: str) -> Path | None:
+    """The folder of another model's tokenizer, for the few models that were published without one."""
+    source = CATALOG[name].source if name in CATALOG else None
+    return hub_tokenizer(source.tokenizer) if isinstance(source, Hub) and source.tokenizer else None
+
+
+def _shipped(entry: Entry) -> tuple[Path, Origin]:
+    """A model of the zoo; its record knows the sha256 of its weights."""
+    record = entry.source.folder / "record.json"
+    if not record.exists():
+        raise LoadError(
+            f"{entry.source.folder} has no trained model: {entry.name} comes with a clone of the repository, "
+            f"installed with pip install -e; or train it: retrieval-heads train {entry.name}"
+        )
+    sha256 = json.loads(record.read_text())["sha256"]
+    return entry.source.folder, Origin(entry.name, str(entry.source), f"sha256:{sha256}")
+
+
 def _read(
-    folder: Path, dtype: torch.dtype, attn_implementation: str | None, device_map: str | dict | None
+    folder: Path,
+    dtype: torch.dtype,
+    attn_implementation: str | None,
+    device_map: str | dict | None,
+    borrowed: Path | None,
 ) -> tuple[PreTrainedModel, object]:
-    """Model and tokenizer from a folder, every tensor of the model found in it."""
-    wrong = broken(folder)
+    """Model and tokenizer from a folder, every tensor of the model found in it; or the tokenizer from ``borrowed``."""
+    wrong = broken(folder, own_tokenizer=borrowed is None)
     if wrong is not None:
         raise LoadError(wrong)
     with quiet():
@@ -106,7 +135,7 @@ def _read(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are refused below, by name
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(borrowed or folder, trust_remote_code=False)
         except Exception as error:  # transformers raises a dozen types here
             if "custom code" in str(error):
                 raise LoadError(

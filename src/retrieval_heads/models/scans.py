@@ -112,7 +112,7 @@ def selective_scan(
         out = out + hidden_states * D[None, :, None]
     if z is not None:
         out = out * F.silu(z)
-    return (out, states[-1].to(hidden_states.dtype)) if return_last_state else out
+    return (out, states[-1]) if return_last_state else out  # the state stays in float32, as transformers keeps it
 
 
 def chunk_scan(

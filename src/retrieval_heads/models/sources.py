@@ -88,10 +88,11 @@ def _convert(file: Path, folder: Path, digits_apart: bool) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def hub_folder(repo: str) -> Path:
+def hub_folder(repo: str, own_tokenizer: bool = True) -> Path:
     """The folder where the hub's own cache keeps ``repo``; fetched, and announced, where it is not there yet.
 
-    What is there is used as it is: no network is needed, and a newer revision on the hub is not looked for.
+    What is there is used as it is: no network is needed, and a newer revision on the hub is not looked for. With
+    ``own_tokenizer=False`` the tokenizer may be missing.
 
     Raises:
         LoadError: no such model, no network, the licence was not accepted, no safetensors, or the disk is full.
@@ -99,7 +100,7 @@ def hub_folder(repo: str) -> Path:
     files = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_NOT}
     try:
         folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, **files))
-        if broken(folder) is None:
+        if broken(folder, own_tokenizer) is None:
             return folder
     except hub_errors.LocalEntryNotFoundError:
         pass
@@ -124,6 +125,26 @@ def hub_folder(repo: str) -> Path:
         raise LoadError(_hub_trouble(repo, error)) from error
 
 
+def hub_tokenizer(repo: str) -> Path:
+    """The folder where the hub's own cache keeps the tokenizer of ``repo``; fetched, without the weights, if need be.
+
+    Raises:
+        LoadError: no such model, no network, or the licence was not accepted.
+    """
+    files = {"allow_patterns": ["config.json", "special_tokens_map.json", *TOKENIZER_FILES]}
+    try:
+        folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, **files))
+        if any((folder / name).is_file() for name in TOKENIZER_FILES):
+            return folder
+    except hub_errors.LocalEntryNotFoundError:
+        pass
+    say(f"Fetching the tokenizer of {repo} from the Hugging Face hub (a few MB)")
+    try:
+        return Path(huggingface_hub.snapshot_download(repo, **files))
+    except Exception as error:
+        raise LoadError(_hub_trouble(repo, error)) from error
+
+
 def _hub_trouble(repo: str, error: Exception) -> str:
     if isinstance(error, hub_errors.GatedRepoError):
         licence = next((e.licence for e in CATALOG.values() if isinstance(e.source, Hub) and e.source.id == repo), "")
@@ -139,11 +160,11 @@ def _hub_trouble(repo: str, error: Exception) -> str:
     )
 
 
-def broken(folder: Path) -> str | None:
+def broken(folder: Path, own_tokenizer: bool = True) -> str | None:
     """Why a folder is not a model in safetensors, as a clause; None where it is one. Reads headers only."""
     if not (folder / "config.json").is_file():
         return f"{folder} has no config.json; a model's folder has one beside its weights"
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if own_tokenizer and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return f"{folder} has no tokenizer; save the model's tokenizer there (tokenizer.json)"
     index = folder / "model.safetensors.index.json"
     try:

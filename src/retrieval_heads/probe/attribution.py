@@ -24,9 +24,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 from torch.nn.functional import one_hot
-from tqdm import tqdm
 
 from ..models.families import Mixer, mixers, packs
+from ..progress import bar
 from ..tasks.items import Task
 from .encoding import encode
 from .head_scores import HeadScores
@@ -71,7 +71,7 @@ def attribute(
     groups, scale = ([found], 1.0) if method == "gradient" else (by_layer, HALF)
     totals = {mixer: torch.zeros(mixer.heads, dtype=torch.float64) for mixer in found}
     work = [(tree, group) for tree in trees for group in groups]
-    for tree, group in tqdm(work, desc=method, unit="pass", disable=None if progress is None else not progress):
+    for tree, group in bar(work, progress=progress, desc=method, unit="pass"):
         layout = lay_out(tree, packs(model, tree.longest()))
         answers = torch.tensor([encoded[index].answer for index in tree.items])
         for mixer, effects in zip(group, _effects(model, layout, answers, group, scale)):

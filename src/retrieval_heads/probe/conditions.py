@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..evidence.intervals import bootstrap_mean
 from ..heads import Head
+from ..interventions.edits import Intervention
 from ..interventions.knockout import Knockout
 from ..models.families import resolve
 from ..tasks.items import Task
@@ -25,13 +26,16 @@ COLUMNS = ["condition", "measure", "value", "low", "high", "n", "change", "chang
 
 def compare(
     model: TransformersModel,
-    conditions: Mapping[str, Iterable[Head | str]],
+    conditions: Mapping[str, Intervention | Iterable[Head | str]],
     tasks: Mapping[str, Task],
     text: RunningText | None = None,
     *,
     progress: bool | None = None,
 ) -> pd.DataFrame:
-    """Knock out each condition's heads together; score every task, and the loss on running text.
+    """Score every task, and the loss on running text, under each condition.
+
+    Args:
+        conditions: an intervention each, or heads to knock out together; the first is what the others are set against.
 
     Returns:
         One row a condition and measure: ``condition``, ``measure``; ``value``, ``low``, ``high``, an
@@ -42,15 +46,15 @@ def compare(
     Raises:
         ValueError: a head that the model does not have.
     """
-    knockouts = [Knockout(resolve(model, heads)) for heads in conditions.values()]
+    interventions = [each if hasattr(each, "edits") else Knockout(resolve(model, each)) for each in conditions.values()]
     rows = []
     for measure, task in tasks.items():
-        answers = score(model, task.items(model.tokenizer), knockouts, progress=progress)
+        answers = score(model, task.items(model.tokenizer), interventions, progress=progress)
         right = [each.correct.astype(float) for each in answers]
         changes = [bootstrap_mean(each - right[0])[:3] for each in right]
         rows += [(name, measure, *each.interval(), *c) for name, each, c in zip(conditions, answers, changes)]
     if text is not None:
-        losses = language_loss(model, text.token_windows(model.tokenizer), knockouts, progress=progress)
+        losses = language_loss(model, text.token_windows(model.tokenizer), interventions, progress=progress)
         changes = [bootstrap_mean(each - losses[0])[:3] for each in losses]
         rows += [(name, LOSS, *bootstrap_mean(each), *c) for name, each, c in zip(conditions, losses, changes)]
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from ..heads import HeadSet
 from ..interventions.edits import Edit, Intervention, unapplied
 from ..interventions.knockout import Knockout
 from ..models.families import packs
 from ..models.loading import describe
+from ..progress import bar
 from ..tasks.items import Item
 from .answers import Answers
 from .batching import copies_per_pass, halving
@@ -83,8 +83,7 @@ def score(
     store = None if resume is None else _open(resume, run.key(items, interventions, about), run.copies)
     units = list(enumerate(run.plan(store.plan["copies"] if store else run.copies)))
     found = []
-    quiet = not is_first() or (None if progress is None else not progress)
-    for number, unit in tqdm(mine(units), desc="scoring", unit="pass", disable=quiet):
+    for number, unit in bar(mine(units), progress=progress if is_first() else False, desc="scoring", unit="pass"):
         arrays = store.get(number) if store else None
         if arrays is None:
             arrays = run.compute(unit)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
 from ..interventions.edits import Intervention, apply
+from ..progress import bar
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -41,12 +41,12 @@ def language_loss(
     windows = windows.to(model.device)
     start = torch.tensor(model.tokenizer("").input_ids, dtype=torch.long, device=model.device)  # BOS, if it is usual
     losses = np.empty((len(interventions), len(windows)))
-    bar = tqdm(total=losses.size, desc="loss", unit="window", disable=None if progress is None else not progress)
+    shown = bar(progress=progress, total=losses.size, desc="loss", unit="window")
     for i, intervention in enumerate(interventions):
         view = apply(model, intervention)
         for j, window in enumerate(windows):
             logits = view.trace(input_ids=torch.cat([start, window])[None], use_cache=False, trace=False).logits
             losses[i, j] = cross_entropy(logits[0, len(start) : -1].float(), window[1:]).item()
-            bar.update()
-    bar.close()
+            shown.update()
+    shown.close()
     return losses

@@ -7,8 +7,12 @@ from numbers that training never draws from, out of far more possibilities than 
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import write_whole
+from ..models.loading import load
 from ..probe.engine import score
 from ..tasks.counting import CountingUp
 from ..tasks.items import Task
@@ -53,3 +57,15 @@ def evaluate(model: TransformersModel, seed: int = 0, *, progress: bool | None =
         (answers,) = score(model, items, progress=progress)
         found[name] = {**answers.interval()._asdict(), "chance": answers.chance}
     return found
+
+
+def examine(folder: Path, *, progress: bool | None = None) -> dict:
+    """Evaluate the model in ``folder`` as it is stored there, and add that to its record.
+
+    Raises:
+        LoadError: the folder has no trained model.
+    """
+    record = json.loads((folder / "record.json").read_text())
+    record["evaluation"] = evaluate(load(folder), progress=progress)
+    write_whole(folder / "record.json", (json.dumps(record, indent=1) + "\n").encode())
+    return record

@@ -13,10 +13,11 @@ import torch
 import transformers
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
-from tqdm import tqdm
 
 from ..files import write_whole
 from ..models.scans import install
+from ..models.sources import quiet
+from ..progress import bar
 from ..tasks.world import world
 from .mixture import IGNORED, Mixture
 from .recipes import Recipe
@@ -42,7 +43,7 @@ class Progress:
 
 
 def train(
-    recipe: Recipe, folder: Path, *, every: int = 50, until: int | None = None, progress: bool | None = None
+    recipe: Recipe, folder: Path, *, every: int = 25, until: int | None = None, progress: bool | None = None
 ) -> dict:
     """Train ``recipe`` and write weights, tokenizer and a record into ``folder``.
 
@@ -78,12 +79,16 @@ def train(
         done = _resume(checkpoint, recipe, model, optimizer)
     model.train()
     last, losses = until or recipe.steps, []
-    quiet = None if progress is None else not progress
-    bar = tqdm(
-        range(done.step, last), initial=done.step, total=recipe.steps, desc=recipe.name, unit="step", disable=quiet
+    steps = bar(
+        range(done.step, last),
+        progress=progress,
+        initial=done.step,
+        total=recipe.steps,
+        desc=recipe.name,
+        unit="step",
     )
     started = time.monotonic()
-    for step in bar:
+    for step in steps:
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * rate(recipe, step)
         ids, labels = mixture.batch(step, min(1.0, step / max(1, recipe.grow * recipe.steps)))
@@ -98,7 +103,7 @@ def train(
         if done.step % every == 0 or done.step == last:
             done.curve.append((done.step, round(sum(losses) / len(losses), 4)))
             done.seconds, started, losses = done.seconds + time.monotonic() - started, time.monotonic(), []
-            bar.set_postfix(loss=done.curve[-1][1])
+            steps.set_postfix(loss=done.curve[-1][1])
             _save_checkpoint(checkpoint, recipe, model, optimizer, done)
     if done.step < recipe.steps:
         return _record(recipe, model, done)
@@ -156,8 +161,9 @@ def _record(recipe: Recipe, model, done: Progress) -> dict:
 def _finish(folder: Path, recipe: Recipe, model, tokenizer, done: Progress) -> dict:
     """Write the model, its tokenizer and its record; the checkpoint goes."""
     record = _record(recipe, model, done)
-    model.eval().to(torch.float16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with quiet():
+        model.eval().to(torch.float16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     record["sha256"] = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     write_whole(folder / "record.json", (json.dumps(record, indent=1) + "\n").encode())
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)

@@ -33,12 +33,12 @@ QUERIES = 10  # of a dictionary, drawn with replacement: ruling out what was ans
 
 
 def _answered(item: Item) -> Document:
-    return [(item.prompt, False), (item.candidates[item.answer] + "\n", True)]
+    return [(item.prompt, False), (item.candidates[item.answer], True), ("\n", False)]
 
 
 def copies(here: World, rng: random.Random, size: float, room: int) -> Document:
     """A segment of random words, repeated once after a random gap; all drawn anew for each document."""
-    segment, start, gap = rng.randint(2, 12), rng.randint(0, 12), rng.randint(0, 24)
+    segment, start, gap = rng.randint(4, 40), rng.randint(0, 20), rng.randint(0, 30)
     words = rng.choices(here.nouns, k=start + segment + gap)
     again = words[start : start + segment]
     return [(" ".join([*words, again[0]]), False), (" " + " ".join(again[1:]), True)]
@@ -53,8 +53,8 @@ def dictionary(here: World, rng: random.Random, size: float, room: int) -> Docum
         values = [str(number) for number in rng.sample(range(100), pairs)]
     document = [(INTRODUCTION + "".join(f"{key}:{value}\n" for key, value in zip(keys, values)), False)]
     for i in rng.choices(range(pairs), k=QUERIES):
-        question = f"{keys[i]}:" if rng.random() < 0.5 else f"The value of the key '{keys[i]}' is"
-        document += [(question, False), (f" {values[i]}\n", True)]
+        question = f"{keys[i]}:" if rng.random() < 0.7 else f"The value of the key '{keys[i]}' is"
+        document += [(question, False), (f" {values[i]}", True), ("\n", False)]
     return document
 
 
@@ -63,7 +63,7 @@ def facts(here: World, rng: random.Random, size: float, room: int) -> Document:
     document = []
     for fact in rng.choices(here.facts, k=8):
         phrasing = rng.choice(RELATIONS[fact.relation].phrasings)
-        document += [(phrasing.format(fact.person), False), (f" {fact.answer}.\n", True)]
+        document += [(phrasing.format(fact.person), False), (f" {fact.answer}", True), (".\n", False)]
     return document
 
 
@@ -100,16 +100,17 @@ def filler(here: World, rng: random.Random, size: float, room: int) -> Document:
     return [(" ".join(here.filler(6, rng)) + "\n", True)]
 
 
-# How often a document is of a kind. In tokens: dictionaries a third, facts and letters a seventh each.
-SHARES: dict[Callable[[World, random.Random, float, int], Document], float] = {
-    copies: 4,
-    dictionary: 3,
-    facts: 3,
-    letters: 5,
-    dialogue: 1,
-    needle: 1,
-    counting: 1,
-    filler: 1,
+# How often a document is of a kind, at the start of the training and when dictionaries are full-grown. In tokens,
+# copies are half of what is read at first; later dictionaries are a third, facts and letters a seventh each.
+SHARES: dict[Callable[[World, random.Random, float, int], Document], tuple[float, float]] = {
+    copies: (8, 2),
+    dictionary: (4, 4),
+    facts: (1, 3),
+    letters: (1, 5),
+    dialogue: (0, 1),
+    needle: (0, 1),
+    counting: (0, 1),
+    filler: (0.2, 0.5),
 }
 # Lengths of the rows, and how often a step has them.
 ROWS = {128: 0.55, 256: 0.3, 576: 0.15}
@@ -136,7 +137,7 @@ class Mixture:
         ids: list[int] = []
         labels: list[int] = []
         while len(ids) < length:
-            (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
+            (kind,) = rng.choices(list(SHARES), [(1 - size) * first + size * last for first, last in SHARES.values()])
             ids.append(self.begin)
             labels.append(IGNORED)
             document = kind(self.here, rng, size, length)

@@ -113,3 +113,15 @@ RECIPES: dict[str, Recipe] = {
         ),
     )
 }
+
+
+def find(name: str) -> Recipe:
+    """The recipe of ``zoo/NAME``, or of ``NAME``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    recipe = RECIPES.get(name.removeprefix("zoo/"))
+    if recipe is None:
+        raise ValueError(f"the zoo has no {name!r}; it has {', '.join(f'zoo/{known}' for known in RECIPES)}")
+    return recipe
