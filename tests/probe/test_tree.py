@@ -39,9 +39,9 @@ def test_every_read_stands_after_its_own_prompt_and_the_candidate_so_far(items):
 
 
 @given(some_items)
-def test_no_text_stands_in_the_tree_twice_in_one_stage(items):
+def test_no_text_stands_in_the_tree_twice_in_the_same_stages(items):
     tree = build(items)
-    texts = [(tree.stages[node], *(tree.tokens[n] for n in tree._path(node))) for node in range(len(tree))]
+    texts = [tuple((tree.stages[n], tree.tokens[n]) for n in tree._path(node)) for node in range(len(tree))]
     assert len(set(texts)) == len(texts)
 
 

@@ -112,9 +112,8 @@ def test_the_rate_goes_up_stays_and_goes_down():
 def test_training_lowers_the_loss_and_leaves_a_record(trained):
     folder, record = trained
     assert record["curve"][-1][1] < record["curve"][0][1] - 0.1
-    assert (
-        record == json.loads(json.dumps(record)) and json.loads((folder / "record.json").read_text())["tokens"] > 5000
-    )
+    assert json.loads((folder / "record.json").read_text()) == json.loads(json.dumps(record))
+    assert record["tokens"] > record["learned_tokens"] > 500
     assert record["sha256"] == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert record["recipe"]["steps"] == 30 and record["versions"]["torch"] == torch.__version__.split("+")[0]
     assert not (folder / "checkpoint.safetensors").exists()

@@ -32,9 +32,9 @@ class Needle(Task):
         seed: draws filler, needles and depths.
 
     >>> print(Needle(tokens=9, depth=0, prompts=1, candidates=2, seed=1).items()[0].prompt)
-    The plain lamp shone across the wide harbour. The password of the couple is bungalow.
-    What is the password of the couple?
-    The password of the couple is
+    The strange cart rolled along the slow tower. The password of the commander is blue.
+    What is the password of the commander?
+    The password of the commander is
     """
 
     name: ClassVar[str] = "needle"
