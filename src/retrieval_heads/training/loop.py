@@ -13,6 +13,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ..files import write_whole
 from ..models.scans import install
@@ -39,7 +40,9 @@ class Progress:
     tokens: int = 0
     learned: int = 0
     seconds: float = 0.0
-    curve: list[tuple[int, float]] = field(default_factory=list)  # (step, mean loss in nats since the last entry)
+    # Since the entry before: the mean loss in nats a learned token; of every kind of document, the share of its
+    # learned tokens that the model found most probable.
+    curve: list[tuple[int, float, dict[str, float]]] = field(default_factory=list)  # (step, loss, right)
 
 
 def train(
@@ -78,7 +81,7 @@ def train(
     if checkpoint.exists():
         done = _resume(checkpoint, recipe, model, optimizer)
     model.train()
-    last, losses = until or recipe.steps, []
+    last, losses, counts = until or recipe.steps, [], {}
     steps = bar(
         range(done.step, last),
         progress=progress,
@@ -91,23 +94,36 @@ def train(
     for step in steps:
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * rate(recipe, step)
-        ids, labels = mixture.batch(step, min(1.0, step / max(1, recipe.grow * recipe.steps)))
-        loss = model(input_ids=ids.to(accelerator.device), labels=labels.to(accelerator.device), use_cache=False).loss
-        accelerator.backward(loss)
+        batch = mixture.batch(step, step / recipe.steps)
+        ids, labels = batch.ids.to(accelerator.device), batch.labels.to(accelerator.device)
+        output = model(input_ids=ids, labels=labels, use_cache=False)
+        accelerator.backward(output.loss)
         accelerator.clip_grad_norm_(model.parameters(), recipe.clip)
         optimizer.step()
         optimizer.zero_grad()
         done.step, done.tokens = step + 1, done.tokens + ids.numel()
         done.learned += int((labels != IGNORED).sum())
-        losses.append(loss.item())
+        losses.append(output.loss.item())
+        _count(counts, batch.kinds, output.logits, labels)
         if done.step % every == 0 or done.step == last:
-            done.curve.append((done.step, round(sum(losses) / len(losses), 4)))
-            done.seconds, started, losses = done.seconds + time.monotonic() - started, time.monotonic(), []
+            shares = {kind: round(right / learned, 3) for kind, (right, learned) in sorted(counts.items())}
+            done.curve.append((done.step, round(sum(losses) / len(losses), 4), shares))
+            done.seconds, started = done.seconds + time.monotonic() - started, time.monotonic()
+            losses, counts = [], {}
             steps.set_postfix(loss=done.curve[-1][1])
             _save_checkpoint(checkpoint, recipe, model, optimizer, done)
     if done.step < recipe.steps:
         return _record(recipe, model, done)
     return _finish(folder, recipe, accelerator.unwrap_model(model), tokenizer, done)
+
+
+def _count(counts: dict[str, tuple[int, int]], kinds: tuple[str, ...], logits: Tensor, labels: Tensor) -> None:
+    """Add to every kind's count of learned tokens that were the most probable ones, and of learned tokens."""
+    learned = labels[:, 1:] != IGNORED
+    hits = (logits[:, :-1].argmax(-1) == labels[:, 1:]) & learned
+    for kind, hit, of in zip(kinds, hits.sum(1).tolist(), learned.sum(1).tolist()):
+        before = counts.get(kind, (0, 0))
+        counts[kind] = before[0] + hit, before[1] + of
 
 
 def _save_checkpoint(path: Path, recipe: Recipe, model, optimizer, done: Progress) -> None:

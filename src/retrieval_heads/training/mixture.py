@@ -6,13 +6,19 @@ Most documents are a task's own prompt with the right answer appended.
 
 Copies are the one kind of text that no task asks for. A small Transformer that sees dictionaries
 alone never learns to look a key up; it does after it has found out that a segment of random words,
-seen before anywhere in the text, goes on as it did then.
+seen before anywhere in the text, goes on as it did then. That discovery is a jump, and three things
+decide when it comes (``shared/measured.md`` for the first; the others were measured here): segments at
+random places; one copy a row, because random words that recur across the documents of a row
+mislead a match; and short rows. Attention that has not yet learned where to look finds the right word
+with one over the length of the row: 8 layers jump after a million tokens in rows of 40 and not
+after three in rows of 128.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,13 +29,14 @@ from ..tasks.items import Item
 from ..tasks.kv_retrieval import INTRODUCTION
 from ..tasks.needle import Needle
 from ..tasks.world import RELATIONS, World
-from ..tasks.world_facts import WorldLetters
+from ..tasks.world_facts import LETTERS, WorldLetters
 
 Document = list[tuple[str, bool]]
 IGNORED = -100  # torch's label for a token that is not learned
 
 PAIRS = 24  # of the largest dictionary
-QUERIES = 10  # of a dictionary, drawn with replacement: ruling out what was answered must not help
+# Tokens of the world in a dictionary's introduction, a line of it, and an average question with its answer.
+_INTRODUCED, _LINE, _ASKED = 5, 4, 6
 
 
 def _answered(item: Item) -> Document:
@@ -37,22 +44,48 @@ def _answered(item: Item) -> Document:
 
 
 def copies(here: World, rng: random.Random, size: float, room: int) -> Document:
-    """A segment of random words, repeated once after a random gap; all drawn anew for each document."""
-    segment, start, gap = rng.randint(4, 40), rng.randint(0, 20), rng.randint(0, 30)
-    words = rng.choices(here.nouns, k=start + segment + gap)
-    again = words[start : start + segment]
-    return [(" ".join([*words, again[0]]), False), (" " + " ".join(again[1:]), True)]
+    """A row of random words and numbers with a segment that comes twice, at random places; learned is the copy."""
+    return _twice([_word(here, rng) for _ in range(room - 1)], rng)
+
+
+def marked_copies(here: World, rng: random.Random, size: float, room: int) -> Document:
+    """The same with marks between the words, as dictionaries have them: a mark is told by the word before it."""
+    marked = rng.choice((0.5, 1.0))
+    words: list[str] = []
+    while len(words) < room - 1:
+        words.append(_word(here, rng))
+        if rng.random() < marked:
+            words.append(rng.choice(_MARKS))
+    return _twice(words[: room - 1], rng)
+
+
+def _word(here: World, rng: random.Random) -> str:
+    return rng.choice(_NUMBERS) if rng.random() < 0.1 else rng.choice(here.nouns)
+
+
+def _twice(words: list[str], rng: random.Random) -> Document:
+    segment = rng.randint(len(words) // 3, len(words) // 2 - 1)
+    first = rng.randint(0, len(words) - 2 * segment)
+    second = rng.randint(first + segment, len(words) - segment)
+    words[second : second + segment] = words[first : first + segment]
+    parts = words[: second + 1], words[second + 1 : second + segment], words[second + segment :]
+    return [(" ".join(part), learned) for part, learned in zip(parts, (False, True, False))]
 
 
 def dictionary(here: World, rng: random.Random, size: float, room: int) -> Document:
-    """A dictionary of numbers or words and questions in both templates; ``size`` 0 to 1 is up to 4 to 24 pairs."""
-    pairs = rng.randint(2, round(4 + size * (PAIRS - 4)))
+    """A dictionary and a row full of questions, in both templates; ``size`` 0 to 1 is up to 4 to 24 pairs.
+
+    Questions are drawn with replacement: ruling out what was answered already must not help.
+    """
+    fit = (room - _INTRODUCED - 2 * _ASKED) // _LINE
+    pairs = rng.randint(2, min(fit, round(4 + size * (PAIRS - 4))))
     words = rng.sample(here.nouns, 2 * pairs)
     keys, values = words[:pairs], words[pairs:]
     if rng.random() < 0.4:
-        values = [str(number) for number in rng.sample(range(100), pairs)]
+        values = rng.sample(_NUMBERS, pairs)
     document = [(INTRODUCTION + "".join(f"{key}:{value}\n" for key, value in zip(keys, values)), False)]
-    for i in rng.choices(range(pairs), k=QUERIES):
+    left = room - _INTRODUCED - _LINE * pairs
+    for i in rng.choices(range(pairs), k=left // _LINE):
         question = f"{keys[i]}:" if rng.random() < 0.7 else f"The value of the key '{keys[i]}' is"
         document += [(question, False), (f" {values[i]}", True), ("\n", False)]
     return document
@@ -70,6 +103,16 @@ def facts(here: World, rng: random.Random, size: float, room: int) -> Document:
 def letters(here: World, rng: random.Random, size: float, room: int) -> Document:
     """Multiple choice about a fact that is not held out."""
     return _choice(here, rng, "block")
+
+
+def given_letters(here: World, rng: random.Random, size: float, room: int) -> Document:
+    """Multiple choice whose question is the answer itself: there is nothing to know, only the letter to find."""
+    some = rng.choice([here.nouns, *(relation.answers for relation in RELATIONS.values())])
+    options = rng.sample(some, len(LETTERS))
+    answer = rng.randrange(len(LETTERS))
+    lines = [f"{letter}: {option}" for letter, option in zip(LETTERS, options)]
+    prompt = "\n".join([f"Question: {options[answer]}", *lines, "Answer:"])
+    return _answered(Item("", prompt, tuple(f" {letter}" for letter in LETTERS), answer))
 
 
 def dialogue(here: World, rng: random.Random, size: float, room: int) -> Document:
@@ -100,44 +143,89 @@ def filler(here: World, rng: random.Random, size: float, room: int) -> Document:
     return [(" ".join(here.filler(6, rng)) + "\n", True)]
 
 
-# How often a document is of a kind, at the start of the training and when dictionaries are full-grown. In tokens,
-# copies are half of what is read at first; later dictionaries are a third, facts and letters a seventh each.
-SHARES: dict[Callable[[World, random.Random, float, int], Document], tuple[float, float]] = {
-    copies: (8, 2),
-    dictionary: (4, 4),
-    facts: (1, 3),
-    letters: (1, 5),
-    dialogue: (0, 1),
-    needle: (0, 1),
-    counting: (0, 1),
-    filler: (0.2, 0.5),
-}
-# Lengths of the rows, and how often a step has them.
-ROWS = {128: 0.55, 256: 0.3, 576: 0.15}
+_NUMBERS = [str(number) for number in range(100)]
+_MARKS = (":", ":", "\n", " is", ",")
+Kind = Callable[[World, random.Random, float, int], Document]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the training.
+
+    Attributes:
+        until: where it ends, as a share of the training.
+        size: of its dictionaries from its middle on, 0 to 1: up to 4 to 24 pairs. It grows from the stage before.
+        rows: for every length of rows in tokens, the share of all tokens that documents of a kind get.
+    """
+
+    until: float
+    size: float
+    rows: dict[int, dict[Kind, float]]
+
+
+STAGES = (
+    Stage(0.22, 0.0, {24: {copies: 1}}),
+    Stage(
+        0.34,
+        0.0,
+        {
+            36: {copies: 0.2, marked_copies: 0.2, given_letters: 0.2},
+            64: {marked_copies: 0.1, dictionary: 0.3},
+        },
+    ),
+    Stage(
+        0.5,
+        0.3,
+        {
+            36: {given_letters: 0.3, facts: 0.2},
+            128: {marked_copies: 0.1, dictionary: 0.4},
+        },
+    ),
+    Stage(
+        1.0,
+        1.0,
+        {
+            36: {given_letters: 0.04, letters: 0.26, facts: 0.08},
+            72: {dialogue: 0.14},
+            192: {dictionary: 0.19, counting: 0.07, needle: 0.04, marked_copies: 0.04},
+            576: {dictionary: 0.04, needle: 0.07, filler: 0.03},
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token ids and labels (rows, length), and what kind of document each row holds."""
+
+    ids: Tensor
+    labels: Tensor
+    kinds: tuple[str, ...]
 
 
 class Mixture:
-    """Batches of packed documents. A batch depends on the seed and its step alone, so training resumes anywhere."""
+    """Batches of rows. A batch depends on the seed and its step alone, so training resumes anywhere."""
 
     def __init__(self, here: World, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int) -> None:
         self.here, self.tokens, self.seed = here, tokens, seed
-        self.vocabulary, self.tokenizer = tokenizer.get_vocab(), tokenizer
+        self.tokenizer = tokenizer
         self.begin = tokenizer.bos_token_id
 
-    def batch(self, step: int, size: float) -> tuple[Tensor, Tensor]:
-        """Token ids and labels (rows, length) of about ``tokens`` tokens; ``size``, 0 to 1, grows dictionaries."""
+    def batch(self, step: int, done: float) -> Batch:
+        """Rows of about ``tokens`` tokens together, ``done`` (0 to 1) into the training."""
         rng = random.Random(f"{self.seed} {step}")
-        (length,) = rng.choices(list(ROWS), list(ROWS.values()))
-        rows = [self._row(rng, size, length) for _ in range(max(1, self.tokens // length))]
-        ids, labels = zip(*rows)
-        return torch.tensor(ids), torch.tensor(labels)
+        stage, size = _stage(done)
+        (length,) = rng.choices(list(stage.rows), [sum(shares.values()) for shares in stage.rows.values()])
+        shares = stage.rows[length]
+        kinds = rng.choices(list(shares), list(shares.values()), k=max(1, self.tokens // length))
+        ids, labels = zip(*(self._row(kind, rng, size, length) for kind in kinds))
+        return Batch(torch.tensor(ids), torch.tensor(labels), tuple(kind.__name__ for kind in kinds))
 
-    def _row(self, rng: random.Random, size: float, length: int) -> tuple[list[int], list[int]]:
-        """Documents, each after a token that begins it, until the row is full; the last one is cut."""
+    def _row(self, kind: Kind, rng: random.Random, size: float, length: int) -> tuple[list[int], list[int]]:
+        """Documents of one kind, each after a token that begins it, until the row is full; the last one is cut."""
         ids: list[int] = []
         labels: list[int] = []
         while len(ids) < length:
-            (kind,) = rng.choices(list(SHARES), [(1 - size) * first + size * last for first, last in SHARES.values()])
             ids.append(self.begin)
             labels.append(IGNORED)
             document = kind(self.here, rng, size, length)
@@ -146,3 +234,13 @@ class Mixture:
                 ids += tokens
                 labels += tokens if learned else [IGNORED] * len(tokens)
         return ids[:length], labels[:length]
+
+
+def _stage(done: float) -> tuple[Stage, float]:
+    """The stage at that share of the training, and how far dictionaries have grown."""
+    start, size = 0.0, 0.0
+    for stage in STAGES:
+        if done < stage.until or stage is STAGES[-1]:
+            return stage, min(1.0, size + (stage.size - size) * min(1.0, 2 * (done - start) / (stage.until - start)))
+        start, size = stage.until, stage.size
+    raise AssertionError

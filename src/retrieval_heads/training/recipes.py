@@ -20,7 +20,6 @@ class Recipe:
         steps: of the optimizer, of about ``tokens_per_step`` tokens each.
         learning_rate: the plateau of the schedule: up in the first ``warmup`` share of the steps, down to 0 in the
             last ``decay`` share (warm-up-stable-decay).
-        grow: the share of the steps over which dictionaries grow from 4 to 24 pairs.
     """
 
     name: str
@@ -28,10 +27,9 @@ class Recipe:
     config: dict = field(default_factory=dict)
     steps: int = 2000
     tokens_per_step: int = 3072
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
     warmup: float = 0.03
     decay: float = 0.25
-    grow: float = 0.5
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
@@ -60,13 +58,26 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "llama",
             "llama",
-            {"num_hidden_layers": 8, "intermediate_size": 256, "max_position_embeddings": 2048, **_ATTENTION},
+            {
+                "num_hidden_layers": 8,
+                "intermediate_size": 256,
+                "head_dim": 32,
+                "max_position_embeddings": 2048,
+                **_ATTENTION,
+            },
+            learning_rate=1e-3,
         ),
-        Recipe("falcon_mamba", "falcon_mamba", {"num_hidden_layers": 6, "intermediate_size": 256, "state_size": 8}),
+        Recipe(
+            "falcon_mamba",
+            "falcon_mamba",
+            {"num_hidden_layers": 8, "intermediate_size": 256, "state_size": 8},
+            learning_rate=2e-3,
+        ),
         Recipe(
             "mamba2",
             "mamba2",
-            {"num_hidden_layers": 6, "num_heads": 8, "head_dim": 32, "n_groups": 1, "state_size": 32, "chunk_size": 64},
+            {"num_hidden_layers": 8, "num_heads": 8, "head_dim": 32, "n_groups": 1, "state_size": 32, "chunk_size": 64},
+            learning_rate=2e-3,
         ),
         Recipe(
             "zamba2",
