@@ -62,3 +62,36 @@ def test_two_scores_names_the_heads_it_is_asked_to():
     axes = plots.two_scores(table, "x", "y", "panel", name=[Head(2, 3)]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["L2H3"]
     assert axes.collections[0].get_offsets().tolist() == [[0.1, 0.2], [0.5, 0.1]]
+
+
+@pytest.fixture
+def training():
+    rows = [
+        (model, tokens, 4.0 - tokens / 100, kind, tokens / 400)
+        for model in ("a", "b")
+        for tokens in (100, 200, 300)
+        for kind in ("copies", "facts", "letters")
+    ]
+    return pd.DataFrame(rows, columns=["model", "tokens", "loss", "kind", "right"])
+
+
+def test_loss_curves_have_one_line_a_model_and_one_point_a_step(training):
+    lines = [line for line in plots.loss_curves(training).axes[0].lines if len(line.get_xdata())]
+    assert len(lines) == 2
+    for line in lines:
+        assert line.get_xdata().tolist() == [100, 200, 300] and line.get_ydata().tolist() == [3, 2, 1]
+
+
+def test_emergence_has_a_panel_a_kind_in_the_order_asked_for(training):
+    figure = plots.emergence(training, ["letters", "copies"])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["letters", "copies"]
+    assert figure.axes[1].lines[0].get_ydata().tolist() == [0.25, 0.5, 0.75]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_the_score_map_shows_the_accuracies_and_colours_what_is_above_guessing():
+    scores = pd.DataFrame({"facts": [1.0, 0.25], "kv": [0.55, 0.1]}, index=["a", "b"])
+    axes = plots.score_map(scores, pd.Series({"facts": 0.25, "kv": 0.1})).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["1.00", "0.55", "0.25", "0.10"]
+    assert axes.collections[0].get_array().reshape(2, 2)[:, 1].tolist() == pytest.approx([0.5, 0.0])
+    assert axes.get_xticklabels()[1].get_text() == "kv  (0.10)"

@@ -55,11 +55,13 @@ _HOME = {
     "plots": "plots",
     "prune": "interventions.prune",
     "random_heads": "models.families",
+    "record": "training.records",
     "roles": "mixing.roles",
     "score": "probe.engine",
     "show": "probe.conditions",
     "swap": "interventions.swap",
     "sweep": "probe.sweep",
+    "training_curve": "training.records",
     "wilson": "evidence.intervals",
 }
 

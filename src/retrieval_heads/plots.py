@@ -161,15 +161,44 @@ def loss_curves(table: pd.DataFrame) -> Figure:
     """Training loss against tokens seen, one line a model.
 
     Args:
-        table: ``model``, ``tokens`` and ``loss`` (nats a learned token), one row a point.
+        table: what :func:`.training_curve` returns, of several models under one another.
     """
     with style():
         figure, axes = plt.subplots(figsize=(6.8, 3.4))
-        sns.lineplot(table, x="tokens", y="loss", hue="model", ax=axes, linewidth=1.3)
+        points = table.drop_duplicates(["model", "tokens"])
+        sns.lineplot(points, x="tokens", y="loss", hue="model", ax=axes, linewidth=1.3)
         axes.set(xlabel="tokens read", ylabel="loss, nats a learned token", ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g} M")
         sns.move_legend(axes, "upper left", bbox_to_anchor=(1.01, 1), frameon=False, title=None)
         figure.tight_layout()
+    return _closed(figure)
+
+
+def emergence(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
+    """The share that each model gets right while it trains, against tokens seen: one panel a kind of text.
+
+    Args:
+        table: what :func:`.training_curve` returns, of several models under one another.
+        kinds: the panels, in their order.
+    """
+    with style():
+        columns = min(4, len(kinds))
+        rows = -(-len(kinds) // columns)
+        figure, panels = plt.subplots(
+            rows, columns, figsize=(2.5 * columns, 1.9 * rows + 0.5), sharex=True, sharey=True, squeeze=False
+        )
+        for axes, kind in zip(panels.flat, kinds):
+            points = table[table["kind"] == kind]
+            sns.lineplot(points, x="tokens", y="right", hue="model", ax=axes, linewidth=1.2, legend=kind == kinds[0])
+            axes.set_title(kind.replace("_", " "), loc="left", fontsize=10)
+            axes.set(xlabel="tokens read", ylabel="right while learning", ylim=(0, 1.02))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g} M")
+        for axes in panels.flat[len(kinds) :]:
+            axes.set_visible(False)
+        handles, labels = panels.flat[0].get_legend_handles_labels()
+        panels.flat[0].get_legend().remove()
+        figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False, fontsize=9)
+        figure.tight_layout(rect=(0, 0.06, 1, 1))
     return _closed(figure)
 
 
@@ -212,6 +241,7 @@ def _closed(figure: Figure) -> Figure:
 __all__ = [
     "changes",
     "curves",
+    "emergence",
     "head_map",
     "head_ranking",
     "loss_curves",

@@ -33,23 +33,23 @@ TASKS = [
 
 
 def test_the_same_seed_is_the_same_world_in_every_process():
-    code = "from retrieval_heads.tasks.world import World; w = World(0); print(w.words(), w.facts)"
+    code = "from retrieval_heads.tasks.world import World; w = World(0); print(w.words, w.facts)"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert outputs == {f"{WORLD.words()} {WORLD.facts}\n".encode()}
+    assert outputs == {f"{WORLD.words} {WORLD.facts}\n".encode()}
     assert World(1).facts != WORLD.facts
 
 
 def test_a_word_is_a_token_and_lines_are_kept():
-    text = "Memorize the following dictionary:\n" + ":\n".join(WORLD.words()[10:300])
+    text = "Memorize the following dictionary:\n" + ":\n".join(WORLD.words[10:300])
     tokens = TOKENIZER.convert_ids_to_tokens(TOKENIZER(text).input_ids)
     assert tokens[0] == BEGIN and tokens.count("\n") == text.count("\n")
-    assert set(WORLD.words()[10:300]) <= set(tokens)
-    assert len(set(WORLD.words())) == len(WORLD.words()) == len(TOKENIZER) < 1100
+    assert set(WORLD.words[10:300]) <= set(tokens)
+    assert len(set(WORLD.words)) == len(WORLD.words) == len(TOKENIZER) - 3 < 1100
 
 
 def test_the_tokenizer_is_a_normal_one(tmp_path):

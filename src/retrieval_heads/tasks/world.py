@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from .kv_retrieval import nouns
@@ -137,18 +137,18 @@ class World:
     def filler(self, sentences: int, rng: random.Random) -> list[str]:
         return [self.sentence(rng) for _ in range(sentences)]
 
-    def words(self) -> list[str]:
-        """Every token of the world's tokenizer, in the order of their ids."""
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """Words, numbers and marks: every token of the world's tokenizer but the special ones."""
         numbers = [str(number) for number in range(100)]
-        words = [*self._fixed_words(), *self.people, *self.nouns]
-        return list(dict.fromkeys([END, BEGIN, UNKNOWN, *PUNCTUATION, *numbers, *words]))
+        return tuple(dict.fromkeys([*PUNCTUATION, *numbers, *self._fixed_words(), *self.people, *self.nouns]))
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """One token a word, a number or a mark; spaces are not kept, line breaks are. A prompt opens with a token."""
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
         from transformers import PreTrainedTokenizerFast
 
-        ids = {word: i for i, word in enumerate(self.words())}
+        ids = {word: i for i, word in enumerate([END, BEGIN, UNKNOWN, *self.words])}
         backend = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
         pattern = Regex(r"\n|\w+|[^\w\s]")
         backend.pre_tokenizer = pre_tokenizers.Split(pattern, behavior="removed", invert=True)

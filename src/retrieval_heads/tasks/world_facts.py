@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -91,10 +92,14 @@ class WorldLetters(_FactTask):
     def ask(self, here: World, fact: WorldFact, rng: random.Random) -> Item:
         options, answer = here.options(fact, rng)
         statement = rng.choice(RELATIONS[fact.relation].phrasings).format(fact.person)
-        lines = [f"{letter}: {option}" for letter, option in zip(LETTERS, options)]
-        if self.form == "block":
-            prompt = "\n".join([f"Question: {statement}", *lines, "Answer:"])
-        else:
-            turns = "\nAssistant: go on\n".join(f"User: {line}" for line in [statement, *lines])
-            prompt = f"{turns}\nAssistant:"
+        prompt = multiple_choice(statement, options, self.form)
         return Item("", prompt, tuple(f" {letter}" for letter in LETTERS), answer, fact.relation)
+
+
+def multiple_choice(question: str, options: Sequence[str], form: str = "block") -> str:
+    """The question with its options, each after a letter, up to where the answer's letter comes."""
+    lines = [f"{letter}: {option}" for letter, option in zip(LETTERS, options)]
+    if form == "block":
+        return "\n".join([f"Question: {question}", *lines, "Answer:"])
+    turns = "\nAssistant: go on\n".join(f"User: {line}" for line in [question, *lines])
+    return f"{turns}\nAssistant:"

@@ -19,11 +19,12 @@ from ..tasks.items import Task
 from ..tasks.kv_retrieval import KVRetrieval
 from ..tasks.needle import Needle
 from ..tasks.world_facts import WorldFacts, WorldLetters
+from .records import record
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
 
-PAIRS = (4, 8, 16, 24)
+PAIRS = (4, 8, 12, 16, 20, 24)
 NEEDLES = (128, 256, 512)
 
 
@@ -65,7 +66,7 @@ def examine(folder: Path, *, progress: bool | None = None) -> dict:
     Raises:
         LoadError: the folder has no trained model.
     """
-    record = json.loads((folder / "record.json").read_text())
-    record["evaluation"] = evaluate(load(folder), progress=progress)
-    write_whole(folder / "record.json", (json.dumps(record, indent=1) + "\n").encode())
-    return record
+    found = record(folder)
+    found["evaluation"] = evaluate(load(folder), progress=progress)
+    write_whole(folder / "record.json", (json.dumps(found, indent=1) + "\n").encode())
+    return found

@@ -4,20 +4,25 @@ A document is a list of parts, each a text and whether its tokens are learned. W
 (the random pairs of a dictionary, a haystack) is read and not learned: the loss there would be noise.
 Most documents are a task's own prompt with the right answer appended.
 
-Copies are the one kind of text that no task asks for. A small Transformer that sees dictionaries
-alone never learns to look a key up; it does after it has found out that a segment of random words,
-seen before anywhere in the text, goes on as it did then. That discovery is a jump, and three things
-decide when it comes (``shared/measured.md`` for the first; the others were measured here): segments at
-random places; one copy a row, because random words that recur across the documents of a row
-mislead a match; and short rows. Attention that has not yet learned where to look finds the right word
-with one over the length of the row: 8 layers jump after a million tokens in rows of 40 and not
-after three in rows of 128.
+Some kinds of text no task asks for; they are there because a lookup is discovered in a jump, or never, and
+each step needs the one before. What was found here, on models of a million or two parameters:
+
+- A Transformer that sees dictionaries alone never learns to look a key up. It does after it has found out that a
+  segment of random words goes on as it did before (:func:`copies`).
+- That jump needs segments at random places; one copy a row, because random words that recur across the
+  documents of a row mislead a match; and short rows, because attention that has not yet learned where to look
+  finds the right word with one over the length of the row: 8 layers jump after a million tokens in rows of 40
+  and not after three in rows of 128. The words are all there are, marks included: what was never copied is
+  not copied later.
+- A letter stands before its option. To find it is to read backward, a second jump (:func:`backward_copies`).
+- The answer has to be brought from the question to the end, over the options: learned where the answer is the option
+  itself (:func:`given_options`), then with letters (:func:`given_letters`), then with facts (:func:`letters`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,15 +33,16 @@ from ..tasks.counting import CountingUp
 from ..tasks.items import Item
 from ..tasks.kv_retrieval import INTRODUCTION
 from ..tasks.needle import Needle
-from ..tasks.world import RELATIONS, World
-from ..tasks.world_facts import LETTERS, WorldLetters
+from ..tasks.world import RELATIONS, World, WorldFact
+from ..tasks.world_facts import LETTERS, multiple_choice
 
 Document = list[tuple[str, bool]]
 IGNORED = -100  # torch's label for a token that is not learned
 
 PAIRS = 24  # of the largest dictionary
-# Tokens of the world in a dictionary's introduction, a line of it, and an average question with its answer.
+# Tokens: a dictionary's introduction, a line of it, a question with its answer; multiple choice, one more fact asked.
 _INTRODUCED, _LINE, _ASKED = 5, 4, 6
+_CHOICE, _ASKED_FACT = 30, 12
 
 
 def _answered(item: Item) -> Document:
@@ -59,16 +65,28 @@ def marked_copies(here: World, rng: random.Random, size: float, room: int) -> Do
     return _twice(words[: room - 1], rng)
 
 
+def backward_copies(here: World, rng: random.Random, size: float, room: int) -> Document:
+    """The segment's second time comes after ``Answer:``, last word first.
+
+    A letter stands before its option: to find the one from the other is to read backward.
+    """
+    return _twice([_word(here, rng) for _ in range(room - 3)], rng, backward=True)
+
+
 def _word(here: World, rng: random.Random) -> str:
-    return rng.choice(_NUMBERS) if rng.random() < 0.1 else rng.choice(here.nouns)
+    return rng.choice(here.words)
 
 
-def _twice(words: list[str], rng: random.Random) -> Document:
+def _twice(words: list[str], rng: random.Random, backward: bool = False) -> Document:
     segment = rng.randint(len(words) // 3, len(words) // 2 - 1)
     first = rng.randint(0, len(words) - 2 * segment)
     second = rng.randint(first + segment, len(words) - segment)
-    words[second : second + segment] = words[first : first + segment]
-    parts = words[: second + 1], words[second + 1 : second + segment], words[second + segment :]
+    copy = words[first : first + segment]
+    read = words[:second]
+    if backward:
+        copy.reverse()
+        read += ["Answer", ":"]
+    parts = [*read, copy[0]], copy[1:], words[second + segment :]
     return [(" ".join(part), learned) for part, learned in zip(parts, (False, True, False))]
 
 
@@ -95,34 +113,73 @@ def facts(here: World, rng: random.Random, size: float, room: int) -> Document:
     """Some statements of fact, one after another."""
     document = []
     for fact in rng.choices(here.facts, k=8):
-        phrasing = rng.choice(RELATIONS[fact.relation].phrasings)
-        document += [(phrasing.format(fact.person), False), (f" {fact.answer}", True), (".\n", False)]
+        document += [(_state(fact, rng), False), (f" {fact.answer}", True), (".\n", False)]
     return document
 
 
 def letters(here: World, rng: random.Random, size: float, room: int) -> Document:
-    """Multiple choice about a fact that is not held out."""
-    return _choice(here, rng, "block")
+    """Multiple choice about a fact that is not held out; where there is room, more on the same options."""
+    return _choice(*_asked(here, rng, room))
+
+
+def options(here: World, rng: random.Random, size: float, room: int) -> Document:
+    """The same without letters: the answer is the option, and to be brought to where it is asked for."""
+    return _choice(*_asked(here, rng, room), lettered=False)
 
 
 def given_letters(here: World, rng: random.Random, size: float, room: int) -> Document:
-    """Multiple choice whose question is the answer itself: there is nothing to know, only the letter to find."""
-    some = rng.choice([here.nouns, *(relation.answers for relation in RELATIONS.values())])
-    options = rng.sample(some, len(LETTERS))
-    answer = rng.randrange(len(LETTERS))
-    lines = [f"{letter}: {option}" for letter, option in zip(LETTERS, options)]
-    prompt = "\n".join([f"Question: {options[answer]}", *lines, "Answer:"])
-    return _answered(Item("", prompt, tuple(f" {letter}" for letter in LETTERS), answer))
+    """Letters with the answer itself for a question: there is nothing to know, only the letter to find."""
+    return _choice(*_given(here, rng, room))
+
+
+def given_options(here: World, rng: random.Random, size: float, room: int) -> Document:
+    """The same without letters."""
+    return _choice(*_given(here, rng, room), lettered=False)
 
 
 def dialogue(here: World, rng: random.Random, size: float, room: int) -> Document:
-    """The same, spread over the turns of a dialogue."""
-    return _choice(here, rng, "dialogue")
+    """One question of letters, its options spread over the turns of a dialogue."""
+    ((question, answer),), some = _asked(here, rng, 0)
+    return [(multiple_choice(question, some, "dialogue"), False), (f" {LETTERS[answer]}", True), ("\n", False)]
 
 
-def _choice(here: World, rng: random.Random, form: str) -> Document:
-    task = WorldLetters(form=form, which="trained")
-    return _answered(task.ask(here, rng.choice([fact for fact in here.facts if not fact.held_out]), rng))
+Asked = tuple[list[tuple[str, int]], Sequence[str]]  # questions with their answers' places among the options
+
+
+def _asked(here: World, rng: random.Random, room: int) -> Asked:
+    """Questions about facts that are not held out."""
+    known = [fact for fact in here.facts if not fact.held_out]
+    first = rng.choice(known)
+    some, _ = here.options(first, rng)
+    others = [fact for fact in known if fact.relation == first.relation and fact.answer in some]
+    facts = [first, *rng.choices(others, k=max(0, room - _CHOICE) // _ASKED_FACT)]
+    return [(_state(fact, rng), some.index(fact.answer)) for fact in facts], some
+
+
+def _given(here: World, rng: random.Random, room: int) -> Asked:
+    """Questions that are their own answers."""
+    some = rng.sample(rng.choice([here.nouns, *(relation.answers for relation in RELATIONS.values())]), len(LETTERS))
+    places = rng.choices(range(len(LETTERS)), k=1 + max(0, room - _CHOICE) // _ASKED)
+    return [(some[place], place) for place in places], some
+
+
+def _choice(asked: list[tuple[str, int]], some: Sequence[str], lettered: bool = True) -> Document:
+    """The first question before the options, the others after them."""
+    answers = LETTERS if lettered else some
+    document = []
+    for i, (question, answer) in enumerate(asked):
+        if i:
+            prompt = f"Question: {question}\nAnswer:"
+        elif lettered:
+            prompt = multiple_choice(question, some)
+        else:
+            prompt = "\n".join([f"Question: {question}", *some, "Answer:"])
+        document += [(prompt, False), (f" {answers[answer]}", True), ("\n", False)]
+    return document
+
+
+def _state(fact: WorldFact, rng: random.Random) -> str:
+    return rng.choice(RELATIONS[fact.relation].phrasings).format(fact.person)
 
 
 def needle(here: World, rng: random.Random, size: float, room: int) -> Document:
@@ -163,31 +220,43 @@ class Stage:
     rows: dict[int, dict[Kind, float]]
 
 
+# Copies, forward and backward; small dictionaries and letters to look up; facts; letters to know; everything.
 STAGES = (
-    Stage(0.22, 0.0, {24: {copies: 1}}),
+    Stage(0.16, 0.0, {24: {copies: 1}}),
+    Stage(0.25, 0.0, {24: {backward_copies: 0.5}, 40: {copies: 0.1, marked_copies: 0.4}}),
     Stage(
         0.34,
         0.0,
         {
-            36: {copies: 0.2, marked_copies: 0.2, given_letters: 0.2},
-            64: {marked_copies: 0.1, dictionary: 0.3},
+            36: {backward_copies: 0.1},
+            64: {given_options: 0.15, given_letters: 0.25, marked_copies: 0.1, dictionary: 0.4},
         },
     ),
     Stage(
-        0.5,
+        0.48,
         0.3,
         {
-            36: {given_letters: 0.3, facts: 0.2},
-            128: {marked_copies: 0.1, dictionary: 0.4},
+            36: {facts: 0.3, given_options: 0.1, given_letters: 0.15},
+            64: {given_letters: 0.1},
+            128: {dictionary: 0.3, marked_copies: 0.05},
+        },
+    ),
+    Stage(
+        0.66,
+        0.5,
+        {
+            36: {facts: 0.15, given_letters: 0.1, options: 0.1, letters: 0.2},
+            72: {letters: 0.1, dialogue: 0.1},
+            128: {dictionary: 0.2, marked_copies: 0.05},
         },
     ),
     Stage(
         1.0,
         1.0,
         {
-            36: {given_letters: 0.04, letters: 0.26, facts: 0.08},
-            72: {dialogue: 0.14},
-            192: {dictionary: 0.19, counting: 0.07, needle: 0.04, marked_copies: 0.04},
+            36: {facts: 0.08, given_letters: 0.05, letters: 0.13},
+            72: {letters: 0.1, dialogue: 0.16},
+            192: {dictionary: 0.19, counting: 0.08, needle: 0.05, marked_copies: 0.02},
             576: {dictionary: 0.04, needle: 0.07, filler: 0.03},
         },
     ),

@@ -25,7 +25,7 @@ class Recipe:
     name: str
     model_type: str
     config: dict = field(default_factory=dict)
-    steps: int = 2000
+    steps: int = 2200
     tokens_per_step: int = 3072
     learning_rate: float = 1.5e-3
     warmup: float = 0.03
@@ -65,7 +65,6 @@ RECIPES: dict[str, Recipe] = {
                 "max_position_embeddings": 2048,
                 **_ATTENTION,
             },
-            learning_rate=1e-3,
         ),
         Recipe(
             "falcon_mamba",

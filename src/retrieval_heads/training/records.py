@@ -1,0 +1,60 @@
+"""What is on record about a trained model: how it was made, what that cost, and what it can do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..models.cache import LoadError
+from ..models.catalog import CATALOG, Shipped
+
+
+def record(name: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record of a model of the zoo, or of a folder that :func:`.train` wrote.
+
+    >>> record("zoo/llama")["recipe"]["learning_rate"] > 0
+    True
+
+    Returns:
+        ``recipe`` (all that the training depends on), ``parameters``, ``tokens`` read and ``learned_tokens`` of
+        them, ``seconds``, ``threads``, ``device``, ``versions``, ``date``, ``curve``, ``sha256`` of the weights,
+        ``evaluation`` (:func:`.evaluate`).
+
+    Raises:
+        LoadError: there is none.
+    """
+    entry = CATALOG.get(os.fspath(name))
+    folder = entry.source.folder if entry is not None and isinstance(entry.source, Shipped) else Path(name)
+    path = folder / "record.json"
+    if not path.is_file():
+        raise LoadError(
+            f"{path} does not exist: models trained here have a record beside their weights; "
+            f"those that come with a clone of this repository are "
+            f"{', '.join(known for known, each in CATALOG.items() if isinstance(each.source, Shipped))}"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def training_curve(name: str | os.PathLike[str]) -> pd.DataFrame:
+    """How training went: one row a point and kind of text.
+
+    Returns:
+        ``model``; ``tokens`` read so far; ``loss``, in nats a learned token since the point before; ``kind`` of
+        text (a function of :mod:`.mixture`) and ``right``, the share of its learned tokens that were found most
+        probable.
+
+    Raises:
+        LoadError: the model has no record.
+    """
+    found = record(name)
+    per_step = found["tokens"] / found["recipe"]["steps"]
+    rows = [
+        (found["recipe"]["name"], round(step * per_step), loss, kind, share)
+        for step, loss, right in found["curve"]
+        for kind, share in right.items()
+    ]
+    return pd.DataFrame(rows, columns=["model", "tokens", "loss", "kind", "right"])
