@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,6 +35,19 @@ TINY = replace(
     tokens_per_step=256,
     learning_rate=2e-2,
 )
+
+RUN_TINY = """
+import sys
+from retrieval_heads import cli
+from retrieval_heads.training import evaluation, loop, recipes
+from tests.training.test_training import TINY
+recipes.RECIPES["llama"] = TINY
+evaluation.tasks = lambda seed: {}
+train = loop.train
+loop.train = lambda recipe, folder: train(recipe, folder, every=5)
+sys.argv = ["retrieval-heads", "train", "zoo/llama", "--output", sys.argv[1]]
+cli.app()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +198,7 @@ def test_the_curve_has_a_row_a_point_and_kind(trained):
 
 
 def test_without_a_record_the_message_says_what_has_one(tmp_path):
-    with pytest.raises(LoadError, match=r"record.json does not exist.*zoo/llama, zoo/falcon_mamba"):
+    with pytest.raises(LoadError, match="record.json does not exist: what retrieval-heads train"):
         record(tmp_path)
 
 
@@ -195,6 +211,23 @@ def test_killed_and_resumed_it_gives_the_same_weights(trained, tmp_path):
     assert record["tokens"] == json.loads((folder / "record.json").read_text())["tokens"]
     whole, resumed = (load_file(each / "model.safetensors") for each in (folder, tmp_path))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_killed_at_any_moment_the_command_goes_on_to_the_same_weights(trained, tmp_path):
+    """As a user has it: the process dies, the same command is given again."""
+    command = [sys.executable, "-c", RUN_TINY, str(tmp_path)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "checkpoint.safetensors").exists():
+        assert running.poll() is None, "it ended before its first checkpoint"
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0 and f"weights and record: {tmp_path}" in again.stdout, again.stderr
+    (whole, _), resumed = trained, load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in load_file(whole / "model.safetensors").items())
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2 and "has a trained model already" in refused.stderr
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):

@@ -60,11 +60,6 @@ class Entry:
     description: str
 
 
-def _zoo(name: str, parameters: int, architecture: str) -> Entry:
-    description = f"{architecture}, trained here on the small world"
-    return Entry(f"zoo/{name}", Shipped(f"zoo/{name}"), parameters, 0, "Apache-2.0", description)
-
-
 def _catalog(*entries: Entry) -> dict[str, Entry]:
     return {entry.name: entry for entry in entries}
 
@@ -166,12 +161,6 @@ CATALOG: dict[str, Entry] = _catalog(
         licence="Jamba Open Model License",
         description="Jamba-Mini-1.6 (Mamba-1, attention in one layer of eight, mixture of experts)",
     ),
-    _zoo("llama", 1_962_624, "Llama"),
-    _zoo("falcon_mamba", 1_009_280, "Falcon-Mamba (Mamba-1)"),
-    _zoo("mamba2", 1_001_792, "Mamba-2"),
-    _zoo("zamba2", 1_281_872, "Zamba2 (Mamba-2 and one shared attention block)"),
-    _zoo("recurrent_gemma", 1_013_376, "RecurrentGemma (RG-LRU and attention)"),
-    _zoo("jamba", 1_757_920, "Jamba (Mamba-1, attention, mixture of experts)"),
 )
 
 

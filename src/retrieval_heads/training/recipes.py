@@ -96,7 +96,7 @@ RECIPES: dict[str, Recipe] = {
             "recurrent_gemma",
             "recurrent_gemma",
             {
-                "num_hidden_layers": 6,
+                "num_hidden_layers": 9,
                 "intermediate_size": 512,  # half of it is the gate
                 "num_attention_heads": 8,
                 "num_key_value_heads": 1,
@@ -107,9 +107,9 @@ RECIPES: dict[str, Recipe] = {
             "jamba",
             "jamba",
             {
-                "num_hidden_layers": 6,
-                "attn_layer_period": 3,
-                "attn_layer_offset": 2,
+                "num_hidden_layers": 8,
+                "attn_layer_period": 2,
+                "attn_layer_offset": 1,
                 "intermediate_size": 192,
                 "num_experts": 4,
                 "num_experts_per_tok": 2,

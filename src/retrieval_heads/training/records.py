@@ -16,8 +16,9 @@ from ..models.catalog import CATALOG, Shipped
 def record(name: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a model of the zoo, or of a folder that :func:`.train` wrote.
 
-    >>> record("zoo/llama")["recipe"]["learning_rate"] > 0
-    True
+    In use::
+
+        record("_build/zoo/llama")["evaluation"]["kv 16"]["value"]
 
     Returns:
         ``recipe`` (all that the training depends on), ``parameters``, ``tokens`` read and ``learned_tokens`` of
@@ -32,9 +33,8 @@ def record(name: str | os.PathLike[str]) -> dict[str, Any]:
     path = folder / "record.json"
     if not path.is_file():
         raise LoadError(
-            f"{path} does not exist: models trained here have a record beside their weights; "
-            f"those that come with a clone of this repository are "
-            f"{', '.join(known for known, each in CATALOG.items() if isinstance(each.source, Shipped))}"
+            f"{path} does not exist: what retrieval-heads train has written has a record beside its weights; "
+            "give the name or the folder of such a model"
         )
     return json.loads(path.read_text(encoding="utf-8"))
 
