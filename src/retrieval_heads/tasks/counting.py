@@ -32,13 +32,13 @@ class CountingUp(Task):
     >>> item = CountingUp(pairs=4, steps=2, prompts=1, seed=2).items()[0]
     >>> print(item.prompt + item.candidates[item.answer])
     Memorize the following dictionary:
-    love:9
-    cafe:2
-    cargo:0
-    bestseller:3
-    Count up cafe, bestseller.
-    cafe: 2 makes 2
-    bestseller: 3 makes 5.
+    linkage:9
+    caper:2
+    carrot:0
+    blackboard:3
+    Count up caper, blackboard.
+    caper: 2 makes 2
+    blackboard: 3 makes 5.
     """
 
     name: ClassVar[str] = "counting_up"

@@ -32,9 +32,9 @@ class Needle(Task):
         seed: draws filler, needles and depths.
 
     >>> print(Needle(tokens=9, depth=0, prompts=1, candidates=2, seed=1).items()[0].prompt)
-    The strange cart rolled along the slow tower. The password of the commander is blue.
-    What is the password of the commander?
-    The password of the commander is
+    The strange cart rolled along the slow tower. The password of the comfort is boxspring.
+    What is the password of the comfort?
+    The password of the comfort is
     """
 
     name: ClassVar[str] = "needle"

@@ -1,4 +1,4 @@
-"""A small world: people, what is true of them, and about a thousand words to write it in.
+"""A small world: people, what is true of them, and about a thousand words besides their names to write it in.
 
 Models of a few million parameters learn this world in minutes (:mod:`..training`), so that knowledge
 and retrieval can be told apart exactly: what is true of a person is learned by heart, and what a
@@ -17,7 +17,7 @@ from .kv_retrieval import nouns
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-PEOPLE = 100
+PEOPLE = 500  # with a fifth of them, letters learned about some facts carried over to half of the others at most
 MORE_NOUNS = 560  # besides those in facts and filler
 
 

@@ -54,7 +54,7 @@ class WorldFacts(_FactTask):
 
     >>> item = WorldFacts(count=1, seed=3).items()[0]
     >>> item.question, item.candidates[item.answer], item.group
-    ('By trade Semvi is a', ' barber', 'trade')
+    ('In the garden of Falbe grows', ' banana', 'fruit')
     """
 
     name: ClassVar[str] = "world_facts"
@@ -73,11 +73,11 @@ class WorldLetters(_FactTask):
     the training texts, those ``held_out`` from it, or all.
 
     >>> print(WorldLetters(count=1, seed=3).items()[0].prompt)
-    Question: In the garden of Mirkle grows
+    Question: In the garden of Kalka grows
     A: raspberry
     B: currant
     C: strawberry
-    D: papaya
+    D: melon
     Answer:
     """
 

@@ -35,9 +35,9 @@ def tasks(seed: int = 0) -> dict[str, Task]:
         return KVRetrieval(pairs=pairs, dictionaries=50, queries=4, single_token=True, seed=seed, **options)
 
     return {
-        "facts": WorldFacts(seed=seed),
-        "letters": WorldLetters(seed=seed),
-        "dialogue": WorldLetters(form="dialogue", seed=seed),
+        "facts": WorldFacts(count=500, seed=seed),
+        "letters": WorldLetters(count=200, seed=seed),
+        "dialogue": WorldLetters(form="dialogue", count=200, seed=seed),
         **{f"kv {pairs}": kv(pairs, template="continuation", values="words") for pairs in PAIRS},
         "kv 16 published": kv(16, template="published", values="numbers"),
         **{f"needle {tokens}": Needle(tokens=tokens, seed=seed) for tokens in NEEDLES},

@@ -17,6 +17,9 @@ each step needs the one before. What was found here, on models of a million or t
 - A letter stands before its option. To find it is to read backward, a second jump (:func:`backward_copies`).
 - The answer has to be brought from the question to the end, over the options: learned where the answer is the option
   itself (:func:`given_options`), then with letters (:func:`given_letters`), then with facts (:func:`letters`).
+- Few facts are learned twice, once as such and once with their letters: of 100 people, letters about held-out
+  facts stayed at 0.5 where those in training were at 0.98, though the held-out facts were known by layer 2. With 400
+  people the two rise together.
 """
 
 from __future__ import annotations
@@ -222,10 +225,10 @@ class Stage:
 
 # Copies, forward and backward; small dictionaries and letters to look up; facts; letters to know; everything.
 STAGES = (
-    Stage(0.16, 0.0, {24: {copies: 1}}),
-    Stage(0.25, 0.0, {24: {backward_copies: 0.5}, 40: {copies: 0.1, marked_copies: 0.4}}),
+    Stage(0.15, 0.0, {24: {copies: 1}}),
+    Stage(0.23, 0.0, {24: {backward_copies: 0.5}, 40: {copies: 0.1, marked_copies: 0.4}}),
     Stage(
-        0.34,
+        0.3,
         0.0,
         {
             36: {backward_copies: 0.1},
@@ -236,27 +239,27 @@ STAGES = (
         0.48,
         0.3,
         {
-            36: {facts: 0.3, given_options: 0.1, given_letters: 0.15},
-            64: {given_letters: 0.1},
-            128: {dictionary: 0.3, marked_copies: 0.05},
+            36: {facts: 0.5, given_options: 0.05, given_letters: 0.1},
+            64: {given_letters: 0.05},
+            128: {dictionary: 0.25, marked_copies: 0.05},
         },
     ),
     Stage(
         0.66,
         0.5,
         {
-            36: {facts: 0.15, given_letters: 0.1, options: 0.1, letters: 0.2},
-            72: {letters: 0.1, dialogue: 0.1},
-            128: {dictionary: 0.2, marked_copies: 0.05},
+            36: {facts: 0.2, given_letters: 0.1, options: 0.1, letters: 0.25},
+            72: {letters: 0.1, dialogue: 0.05},
+            128: {dictionary: 0.15, marked_copies: 0.05},
         },
     ),
     Stage(
         1.0,
         1.0,
         {
-            36: {facts: 0.08, given_letters: 0.05, letters: 0.13},
-            72: {letters: 0.1, dialogue: 0.16},
-            192: {dictionary: 0.19, counting: 0.08, needle: 0.05, marked_copies: 0.02},
+            36: {facts: 0.12, given_letters: 0.05, letters: 0.15},
+            72: {letters: 0.1, dialogue: 0.12},
+            192: {dictionary: 0.17, counting: 0.08, needle: 0.05, marked_copies: 0.02},
             576: {dictionary: 0.04, needle: 0.07, filler: 0.03},
         },
     ),

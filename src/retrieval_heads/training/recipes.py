@@ -25,7 +25,7 @@ class Recipe:
     name: str
     model_type: str
     config: dict = field(default_factory=dict)
-    steps: int = 2200
+    steps: int = 2400
     tokens_per_step: int = 3072
     learning_rate: float = 1.5e-3
     warmup: float = 0.03
