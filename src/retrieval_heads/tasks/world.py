@@ -128,6 +128,10 @@ class World:
         chosen = rng.sample([fact.answer, *rng.sample(others, count - 1)], count)
         return tuple(chosen), chosen.index(fact.answer)
 
+    def state(self, fact: WorldFact, rng: random.Random) -> str:
+        """The fact in one of its phrasings, up to where its answer comes."""
+        return rng.choice(RELATIONS[fact.relation].phrasings).format(fact.person)
+
     def sentence(self, rng: random.Random) -> str:
         """A sentence of filler, ten words: what does what is always the same, the rest is drawn."""
         thing = rng.choice(tuple(_THINGS))

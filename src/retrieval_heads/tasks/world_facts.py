@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from .items import Item, Task
-from .world import RELATIONS, World, WorldFact, world
+from .world import World, WorldFact, world
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,8 +61,7 @@ class WorldFacts(_FactTask):
 
     def ask(self, here: World, fact: WorldFact, rng: random.Random) -> Item:
         options, answer = here.options(fact, rng)
-        phrasing = rng.choice(RELATIONS[fact.relation].phrasings).format(fact.person)
-        return Item("", phrasing, tuple(f" {option}" for option in options), answer, fact.relation)
+        return Item("", here.state(fact, rng), tuple(f" {option}" for option in options), answer, fact.relation)
 
 
 class WorldLetters(_FactTask):
@@ -91,8 +90,7 @@ class WorldLetters(_FactTask):
 
     def ask(self, here: World, fact: WorldFact, rng: random.Random) -> Item:
         options, answer = here.options(fact, rng)
-        statement = rng.choice(RELATIONS[fact.relation].phrasings).format(fact.person)
-        prompt = multiple_choice(statement, options, self.form)
+        prompt = multiple_choice(here.state(fact, rng), options, self.form)
         return Item("", prompt, tuple(f" {letter}" for letter in LETTERS), answer, fact.relation)
 
 

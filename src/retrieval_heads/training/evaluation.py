@@ -7,11 +7,9 @@ from numbers that training never draws from, out of far more possibilities than 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import write_whole
 from ..models.loading import load
 from ..probe.engine import score
 from ..tasks.counting import CountingUp
@@ -19,7 +17,7 @@ from ..tasks.items import Task
 from ..tasks.kv_retrieval import KVRetrieval
 from ..tasks.needle import Needle
 from ..tasks.world_facts import WorldFacts, WorldLetters
-from .records import record
+from .records import record, write_record
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -68,5 +66,5 @@ def examine(folder: Path, *, progress: bool | None = None) -> dict:
     """
     found = record(folder)
     found["evaluation"] = evaluate(load(folder), progress=progress)
-    write_whole(folder / "record.json", (json.dumps(found, indent=1) + "\n").encode())
+    write_record(folder, found)
     return found

@@ -15,13 +15,13 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..files import write_whole
 from ..models.scans import install
 from ..models.sources import quiet
 from ..progress import bar
 from ..tasks.world import world
 from .mixture import IGNORED, Mixture
 from .recipes import Recipe
+from .records import write_record
 
 WEIGHTS = "model.safetensors"
 
@@ -181,6 +181,6 @@ def _finish(folder: Path, recipe: Recipe, model, tokenizer, done: Progress) -> d
         model.eval().to(torch.float16).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     record["sha256"] = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    write_whole(folder / "record.json", (json.dumps(record, indent=1) + "\n").encode())
+    write_record(folder, record)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return record

@@ -36,7 +36,7 @@ from ..tasks.counting import CountingUp
 from ..tasks.items import Item
 from ..tasks.kv_retrieval import INTRODUCTION
 from ..tasks.needle import Needle
-from ..tasks.world import RELATIONS, World, WorldFact
+from ..tasks.world import RELATIONS, World
 from ..tasks.world_facts import LETTERS, multiple_choice
 
 Document = list[tuple[str, bool]]
@@ -116,7 +116,7 @@ def facts(here: World, rng: random.Random, size: float, room: int) -> Document:
     """Some statements of fact, one after another."""
     document = []
     for fact in rng.choices(here.facts, k=8):
-        document += [(_state(fact, rng), False), (f" {fact.answer}", True), (".\n", False)]
+        document += [(here.state(fact, rng), False), (f" {fact.answer}", True), (".\n", False)]
     return document
 
 
@@ -156,7 +156,7 @@ def _asked(here: World, rng: random.Random, room: int) -> Asked:
     some, _ = here.options(first, rng)
     others = [fact for fact in known if fact.relation == first.relation and fact.answer in some]
     facts = [first, *rng.choices(others, k=max(0, room - _CHOICE) // _ASKED_FACT)]
-    return [(_state(fact, rng), some.index(fact.answer)) for fact in facts], some
+    return [(here.state(fact, rng), some.index(fact.answer)) for fact in facts], some
 
 
 def _given(here: World, rng: random.Random, room: int) -> Asked:
@@ -179,10 +179,6 @@ def _choice(asked: list[tuple[str, int]], some: Sequence[str], lettered: bool = 
             prompt = "\n".join([f"Question: {question}", *some, "Answer:"])
         document += [(prompt, False), (f" {answers[answer]}", True), ("\n", False)]
     return document
-
-
-def _state(fact: WorldFact, rng: random.Random) -> str:
-    return rng.choice(RELATIONS[fact.relation].phrasings).format(fact.person)
 
 
 def needle(here: World, rng: random.Random, size: float, room: int) -> Document:

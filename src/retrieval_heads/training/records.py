@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..files import write_whole
 from ..models.cache import LoadError
 from ..models.catalog import CATALOG, Shipped
 
@@ -37,6 +38,11 @@ def record(name: str | os.PathLike[str]) -> dict[str, Any]:
             "give the name or the folder of such a model"
         )
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_record(folder: Path, found: dict[str, Any]) -> None:
+    """Put a record beside its model, in place of one that is there."""
+    write_whole(folder / "record.json", (json.dumps(found, indent=1) + "\n").encode())
 
 
 def training_curve(name: str | os.PathLike[str]) -> pd.DataFrame:
