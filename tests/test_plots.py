@@ -64,6 +64,15 @@ def test_two_scores_names_the_heads_it_is_asked_to():
     assert axes.collections[0].get_offsets().tolist() == [[0.1, 0.2], [0.5, 0.1]]
 
 
+def test_the_role_map_has_each_share_at_its_head():
+    roles = pd.DataFrame({"head": ["L0H1", "L2H0"], "gather": [0.9, 0.1], "aggregate": [0.0, 0.7]})
+    gather, aggregate = plots.role_map(roles).axes[:2]
+    for axes, at in ((gather, {(1, 0): 0.9, (0, 2): 0.1}), (aggregate, {(1, 0): 0.0, (0, 2): 0.7})):
+        grid = axes.collections[0].get_array().reshape(2, 3)
+        assert {place: grid[place] for place in at} == at
+        assert grid.mask.sum() == 4  # heads that were not measured
+
+
 @pytest.fixture
 def training():
     rows = [

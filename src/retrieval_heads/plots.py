@@ -157,6 +157,29 @@ def mixing_maps(maps: Mapping[str, ArrayLike], tokens: Sequence[str]) -> Figure:
     return _closed(figure)
 
 
+def role_map(roles: pd.DataFrame) -> Figure:
+    """Layers × heads, coloured by how strongly each head gathers (left) and aggregates (right).
+
+    Args:
+        roles: what :func:`.roles` returns; heads that it does not have stay white.
+    """
+    heads = [Head.parse(head) for head in roles["head"]]
+    table = roles.assign(layer=[head.layer for head in heads], index=[head.index for head in heads])
+    layers, indices = range(table["layer"].max() + 1), range(table["index"].max() + 1)
+    with style():
+        figure, panels = plt.subplots(1, 2, figsize=(0.5 * len(layers) + 3.2, 0.23 * len(indices) + 1.3), sharey=True)
+        for axes, measure in zip(panels, ("gather", "aggregate")):
+            grid = table.pivot_table(index="index", columns="layer", values=measure)
+            grid = grid.reindex(index=indices, columns=layers)
+            sns.heatmap(grid, ax=axes, cmap="crest", vmin=0, vmax=1, linewidths=0.4, cbar=measure == "aggregate",
+                        cbar_kws={"label": "share of the row"})  # fmt: skip
+            axes.set(xlabel="layer", ylabel="head" if measure == "gather" else None)
+            axes.set_title(measure, loc="left", fontsize=10)
+            axes.tick_params(axis="both", length=0, labelsize=8, labelrotation=0)
+        figure.tight_layout()
+    return _closed(figure)
+
+
 def loss_curves(table: pd.DataFrame) -> Figure:
     """Training loss against tokens seen, one line a model.
 
@@ -246,6 +269,7 @@ __all__ = [
     "head_ranking",
     "loss_curves",
     "mixing_maps",
+    "role_map",
     "score_map",
     "style",
     "two_scores",

@@ -247,6 +247,15 @@ def test_the_stored_model_is_evaluated_into_its_record(trained, monkeypatch):
     assert load(folder).tokenizer("cat").input_ids == TOKENIZER("cat").input_ids
 
 
+def test_an_evaluation_of_some_tasks_has_these_and_no_others(trained, monkeypatch):
+    few = {name: WorldFacts(count=count) for name, count in (("few", 5), ("more", 9))}
+    monkeypatch.setattr(evaluation, "tasks", lambda seed: few)
+    found = evaluation.evaluate(load(trained[0]), only=["more"])
+    assert {name: each["n"] for name, each in found.items()} == {"more": 9}
+    with pytest.raises(ValueError, match="no task is called kv 17; there are few, more"):
+        evaluation.evaluate(None, only=["kv 17", "few"])
+
+
 def test_the_evaluation_asks_every_task_of_the_world():
     assert {task.name for task in evaluation.tasks().values()} == {
         "world_facts", "world_letters", "kv_retrieval", "needle", "counting_up"

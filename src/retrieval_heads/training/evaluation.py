@@ -7,6 +7,7 @@ from numbers that training never draws from, out of far more possibilities than 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,14 +45,26 @@ def tasks(seed: int = 0) -> dict[str, Task]:
     }
 
 
-def evaluate(model: TransformersModel, seed: int = 0, *, progress: bool | None = None) -> dict[str, dict]:
+def evaluate(
+    model: TransformersModel, seed: int = 0, *, only: Sequence[str] | None = None, progress: bool | None = None
+) -> dict[str, dict]:
     """Accuracy by answer scoring in every task.
+
+    Args:
+        only: the names of some of the tasks, such as ``"kv 16"``; None means all.
 
     Returns:
         For each task ``value``, ``low``, ``high`` (Wilson, 95 %), ``n``, and ``chance``, the accuracy of guessing.
+
+    Raises:
+        ValueError: a name that no task has.
     """
+    every = tasks(seed)
+    if unknown := set(only or ()) - set(every):
+        raise ValueError(f"no task is called {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     found = {}
-    for name, task in tasks(seed).items():
+    for name in every if only is None else only:
+        task = every[name]
         items = task.items(model.tokenizer)
         (answers,) = score(model, items, progress=progress)
         found[name] = {**answers.interval()._asdict(), "chance": answers.chance}
