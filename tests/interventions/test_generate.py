@@ -74,7 +74,7 @@ def test_during_both_is_the_intervention_itself(make):
 
 
 def test_during_is_refused_for_any_other_time():
-    with pytest.raises(ValueError, match="when='decode' is not 'prefill', 'generation' or 'both'"):
+    with pytest.raises(ValueError, match="when='decode' is not one of 'prefill', 'generation', 'both', "):
         during(Knockout(HeadSet()), "decode")
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..models.families import family, mixers
+from ..models.families import Mixer, family, mixers
 
 if TYPE_CHECKING:
-    from nnsight import TransformersModel
+    from nnsight import Envoy, TransformersModel
 
 # The stages of an answer. The target is the prompt's last token: what is read there decides the first new one.
 UNKNOWN, PROMPT, TARGET, GENERATED = range(-1, 3)
@@ -32,15 +32,18 @@ class Pass:
             tokens) of numbers to add, or None.
         positions: (rows, tokens) the position ids that the model was given, or None.
         residual: (rows, tokens, hidden) the residual stream that the edited layer reads.
+        marks: (rows, tokens) what each token is marked as (:class:`.Item`): 0, or the place of its mark in
+            ``MARKS``, from 1. None in a view, which is given tokens without marks.
     """
 
     stage: Tensor
     mask: Tensor | None = None
     positions: Tensor | None = None
     residual: Tensor | None = None
+    marks: Tensor | None = None
 
     def since(self, stage: int) -> Tensor:
-        """(rows, tokens, 1) bool, beside the residual stream: whether a token's stage is ``stage`` or a later one.
+        """(rows, tokens) bool: whether a token's stage is ``stage`` or a later one.
 
         Raises:
             ValueError: the stages are unknown.
@@ -50,7 +53,23 @@ class Pass:
                 "an applied view cannot tell where prompts end in a row of many branches under one mask; "
                 "score the view, which knows, or trace one prompt a row"
             )
-        return (self.stage >= stage).to(self.residual.device)[..., None]
+        return self.stage >= stage
+
+    def places(self, keys: int) -> Tensor:
+        """(rows, tokens) the position of each token in its prompt, where attention reads ``keys`` tokens."""
+        if self.positions is not None:
+            return self.positions.expand(self.stage.shape)
+        rows, tokens = self.stage.shape
+        return torch.arange(keys - tokens, keys).expand(rows, -1)
+
+
+def where(tokens: Tensor, yes: Tensor | float, no: Tensor) -> Tensor:
+    """``yes`` at the flagged ``tokens`` (rows, tokens), ``no`` at the others.
+
+    ``no`` is what a module gives, (rows, tokens, columns), or attention weights, (rows, heads, tokens, keys).
+    """
+    tokens = tokens[:, None, :, None] if no.ndim == 4 else tokens[..., None]
+    return torch.where(tokens.to(no.device), yes, no)
 
 
 Change = Callable[[Tensor, Pass], Tensor]
@@ -60,13 +79,14 @@ Change = Callable[[Tensor, Pass], Tensor]
 class Edit:
     """A change to what one module of a layer reads or gives, ``(rows, tokens, columns)`` → the same shape.
 
-    The module is one of the layer's output projections, or the layer itself.
+    The module is one of the layer's output projections, or the layer itself; or it is the layer's attention, and what
+    changes are its weights, (rows, heads, tokens, keys), between softmax and values. That takes eager attention.
     """
 
     layer: int
     path: str
     change: Change
-    side: Literal["input", "output"] = "input"
+    side: Literal["input", "output", "weights"] = "input"
 
 
 class Intervention(Protocol):
@@ -101,17 +121,16 @@ def sites(model: TransformersModel, edits: Sequence[Sequence[Edit]]) -> list[Sit
             wanted.setdefault((edit.path, edit.side), []).append((copy, edit.change))
     found, projections = [], mixers(model)
     for layer in range(model.config.num_hidden_layers):
-        paths = [mixer.path for mixer in projections if mixer.layer == layer]
-        places = [
-            *((path, side) for path in paths for side in ("input", "output")),
-            (layer_path(model, layer), "output"),
-        ]
+        places = []
+        for mixer in (mixer for mixer in projections if mixer.layer == layer):
+            places += [(mixer.module, "weights"), (mixer.path, "input"), (mixer.path, "output")]
+        places.append((layer_path(model, layer), "output"))
         found += [Site(layer, *place, wanted.pop(place)) for place in places if place in wanted]
     if wanted:
         path, side = min(wanted)
         raise ValueError(
-            f"an edit of {path} cannot be placed: its {side} is neither that of an output projection of this model "
-            "nor the output of a layer"
+            f"an edit of {path} cannot be placed: its {side} is not that of an output projection of this model, "
+            "nor the output of a layer, nor the weights of an attention"
         )
     return found
 
@@ -123,13 +142,24 @@ def perform(model: TransformersModel, places: Sequence[Site], here: Pass) -> Non
         if site.layer != layer:
             layer = site.layer
             residual = model.get(layer_path(model, layer)).input
-        module = model.get(site.path)
-        whole = getattr(module, site.side)
+        module, side = model.get(site.path), site.side
+        if side == "weights":
+            module, side = _dropout(module), "output"
+        whole = getattr(module, side)
         values = (whole[0] if isinstance(whole, tuple) else whole).clone()  # Bamba's layers give tuples
         for copy, change in site.changes:
             mine = slice(copy * rows, (copy + 1) * rows)
             values[mine] = change(values[mine], replace(here, residual=residual[mine]))
-        setattr(module, site.side, (values, *whole[1:]) if isinstance(whole, tuple) else values)
+        setattr(module, side, (values, *whole[1:]) if isinstance(whole, tuple) else values)
+
+
+def _dropout(attention: Envoy) -> Any:
+    """The call in eager attention that gives its weights last, before they meet the values.
+
+    Every family's attention calls ``attention_interface`` (the first occurrence of the name is its assignment), and
+    their eager functions are the same text.
+    """
+    return attention.source.attention_interface_1.source.nn_functional_dropout_0
 
 
 def layer_path(model: TransformersModel, layer: int) -> str:
@@ -161,6 +191,21 @@ def check_kinds(model: TransformersModel, kinds: Iterable[str]) -> list[str]:
         if kind not in found:
             raise ValueError(f"the model has no {kind!r} heads; its heads are {' and '.join(found)}")
     return kinds
+
+
+def attentions(model: TransformersModel) -> list[Mixer]:
+    """The model's attention layers, whose weights an edit can change.
+
+    Raises:
+        ValueError: it has none, or its attention does not compute its weights as a matrix.
+    """
+    check_kinds(model, ["attention"])
+    if model.config._attn_implementation != "eager":
+        raise ValueError(
+            f"attention weights exist under eager attention only, not under {model.config._attn_implementation!r}: "
+            'load(name, attn_implementation="eager")'
+        )
+    return [mixer for mixer in mixers(model) if mixer.kind == "attention"]
 
 
 def apply(model: TransformersModel, intervention: Intervention) -> TransformersModel:

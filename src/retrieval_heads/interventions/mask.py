@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from ..models.families import mixers
-from .edits import TARGET, Edit, Pass, apply, check_kinds
+from .edits import TARGET, Edit, Pass, apply, check_kinds, where
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -41,7 +40,7 @@ class MaskLastRow:
 
 
 def _zero_last(values: Tensor, here: Pass) -> Tensor:
-    return torch.where(here.since(TARGET), 0, values)
+    return where(here.since(TARGET), 0, values)
 
 
 def mask_last_row(model: TransformersModel, kinds: Iterable[str] = ("attention",)) -> TransformersModel:

@@ -65,7 +65,7 @@ def mixings(model: TransformersModel, prompt: str, heads: Iterable[Head | str]) 
     for head in wanted:
         indices.setdefault((head.layer, head.kind), []).append(head.index)
     needed = [mixer for mixer in mixers(model) if (mixer.layer, mixer.kind) in indices]
-    paths = [mixer.path.rpartition(".")[0] for mixer in needed]
+    paths = [mixer.module for mixer in needed]
     with _eager(model), model.trace(prompt, use_cache=False):
         saved = nnsight.save([KINDS[m.kind].read(model.get(path), m.layer) for m, path in zip(needed, paths)])
     found = {}

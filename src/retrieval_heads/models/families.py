@@ -59,6 +59,11 @@ class Mixer:
     heads: int
     width: int
 
+    @property
+    def module(self) -> str:
+        """The path of the mixer itself, which holds the projection."""
+        return self.path.rpartition(".")[0]
+
     def columns(self, head: Head) -> slice:
         """The columns of the projection's input that are ``head``."""
         return slice(head.index * self.width, (head.index + 1) * self.width)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..tasks.items import Item
+from ..tasks.items import MARKS, Item
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An item's token ids: the prompt's, and each candidate's after it."""
+    """An item's token ids: the prompt's, and each candidate's after it.
+
+    Attributes:
+        marks: one number a token of the prompt: 0, or the place of its mark in ``MARKS``, from 1.
+    """
 
     prompt: tuple[int, ...]
     candidates: tuple[tuple[int, ...], ...]
     answer: int
+    marks: tuple[int, ...]
 
 
 def encode(items: Sequence[Item], tokenizer: PreTrainedTokenizerBase) -> list[Encoded]:
@@ -47,7 +52,21 @@ def _encode_one(item: Item, tokenizer: PreTrainedTokenizerBase) -> Encoded:
     if not prompt:
         raise ValueError(f"the prompt {item.prompt!r} is no tokens; a candidate is scored after at least one")
     _check_distinguishable(item, candidates)
-    return Encoded(tuple(prompt), tuple(candidates), item.answer)
+    return Encoded(tuple(prompt), tuple(candidates), item.answer, _marks(item, tokenizer, len(prompt)))
+
+
+def _marks(item: Item, tokenizer: PreTrainedTokenizerBase, count: int) -> tuple[int, ...]:
+    """A token is marked as its first character is, or, where that is a space, its next one."""
+    if not item.marks:
+        return (0,) * count
+    of_characters = [0] * len(item.prompt)
+    for name, start, end in item.marks:
+        of_characters[start:end] = [1 + MARKS.index(name)] * (end - start)
+    found = []
+    for start, end in tokenizer(item.prompt, return_offsets_mapping=True).offset_mapping:
+        start += len(item.prompt[start:end]) - len(item.prompt[start:end].lstrip(" "))
+        found.append(of_characters[start] if start < end else 0)
+    return tuple(found)
 
 
 def _check_distinguishable(item: Item, candidates: list[tuple[int, ...]]) -> None:

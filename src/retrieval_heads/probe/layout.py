@@ -16,7 +16,7 @@ class Layout:
 
     Attributes:
         ids: (rows, columns) token ids; padding, where there is any, is on the right.
-        stages: (rows, columns) the stage of each token, as in :class:`.tree.TokenTree`.
+        stages, marks: (rows, columns) the stage and the mark of each token, as in :class:`.tree.TokenTree`.
         mask: (1, 1, columns, columns) bool, which column sees which; None for the ordinary causal mask.
         positions: (1, columns), or None for 0, 1, 2, …
         keep: (kept,) the columns whose logits any read needs, ascending.
@@ -29,6 +29,7 @@ class Layout:
 
     ids: Tensor
     stages: Tensor
+    marks: Tensor
     mask: Tensor | None
     positions: Tensor | None
     keep: Tensor
@@ -70,15 +71,15 @@ def lay_out(tree: TokenTree, packed: bool) -> Layout:
     """Lay the tree out as one packed row, or as one row a path."""
     if packed:
         row_of, column_of = [0] * len(tree), list(range(len(tree)))
-        ids, stages = torch.tensor([tree.tokens]), torch.tensor([tree.stages])
+        ids, stages, marks = (torch.tensor([each]) for each in (tree.tokens, tree.stages, tree.marks))
     else:
         paths = tree.paths()
         row_of, column_of = [0] * len(tree), list(tree.depths)
         ids = torch.zeros(len(paths), max(map(len, paths)), dtype=torch.long)
-        stages = torch.zeros_like(ids)
+        stages, marks = torch.zeros_like(ids), torch.zeros_like(ids)
         for row, path in enumerate(paths):
-            ids[row, : len(path)] = torch.tensor([tree.tokens[node] for node in path])
-            stages[row, : len(path)] = torch.tensor([tree.stages[node] for node in path])
+            for whole, of_nodes in ((ids, tree.tokens), (stages, tree.stages), (marks, tree.marks)):
+                whole[row, : len(path)] = torch.tensor([of_nodes[node] for node in path])
             for node in path:
                 row_of[node] = row
     branches = packed and not tree.is_chain()
@@ -88,6 +89,7 @@ def lay_out(tree: TokenTree, packed: bool) -> Layout:
     return Layout(
         ids=ids,
         stages=stages,
+        marks=marks,
         mask=tree.sees()[None, None] if branches else None,
         positions=torch.tensor([tree.depths]) if branches else None,
         keep=keep,

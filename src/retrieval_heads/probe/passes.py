@@ -80,6 +80,6 @@ def edited_pass(
     with model.trace(**arguments):
         for layer in range(first):  # only the last one's output is read
             layers[layer].skip(resumed)
-        perform(model, places, Pass(layout.stages, mask, positions))
+        perform(model, places, Pass(layout.stages, mask, positions, marks=layout.marks))
         logits = model.output.logits.save()
     return layout.read(logits, copies)

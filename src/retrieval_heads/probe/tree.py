@@ -31,6 +31,7 @@ class TokenTree:
         tokens, parents, depths: one entry a node; a root's parent is -1.
         stages: one entry a node: inside a prompt, its last token (the target), or after it. Where one
             prompt begins another, its last token is a node of its own: an intervention may treat it apart.
+        marks: one entry a node: what its token is marked as (:class:`.encoding.Encoded`).
         slots: one entry a read: the (item of this tree, candidate) whose score it adds to.
         nodes, targets: one entry a read: the log-probability of ``target`` after ``node``.
     """
@@ -41,17 +42,19 @@ class TokenTree:
         self.parents: list[int] = []
         self.depths: list[int] = []
         self.stages: list[int] = []
+        self.marks: list[int] = []
         self.slots: list[tuple[int, int]] = []
         self.nodes: list[int] = []
         self.targets: list[int] = []
-        self._children: dict[tuple[int, int, int], int] = {}
+        self._children: dict[tuple[int, int, int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def add(self, index: int, item: Encoded) -> None:
         """Add item number ``index`` of the caller's list."""
-        end_of_prompt = self._walk(self._walk(-1, item.prompt[:-1], PROMPT), item.prompt[-1:], TARGET)
+        before = self._walk(-1, item.prompt[:-1], PROMPT, item.marks[:-1])
+        end_of_prompt = self._walk(before, item.prompt[-1:], TARGET, item.marks[-1:])
         for candidate, tokens in enumerate(item.candidates):
             node = end_of_prompt
             for i, target in enumerate(tokens):
@@ -59,19 +62,21 @@ class TokenTree:
                 self.nodes.append(node)
                 self.targets.append(target)
                 if i + 1 < len(tokens):  # nothing is read after a candidate's last token
-                    node = self._walk(node, [target], GENERATED)
+                    node = self._walk(node, [target], GENERATED, [0])
         self.items.append(index)
 
-    def _walk(self, node: int, tokens: Sequence[int], stage: int) -> int:
+    def _walk(self, node: int, tokens: Sequence[int], stage: int, marks: Sequence[int]) -> int:
         """The node reached from ``node`` along ``tokens``, made where it does not exist."""
-        for token in tokens:
-            if (node, token, stage) not in self._children:
-                self._children[node, token, stage] = len(self.tokens)
+        for token, mark in zip(tokens, marks):
+            step = node, token, stage, mark
+            if step not in self._children:
+                self._children[step] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(node)
                 self.depths.append(0 if node < 0 else self.depths[node] + 1)
                 self.stages.append(stage)
-            node = self._children[node, token, stage]
+                self.marks.append(mark)
+            node = self._children[step]
         return node
 
     def longest(self) -> int:

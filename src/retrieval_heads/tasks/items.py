@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+MARKS = ("needle", "haystack")  # what a span of a prompt can be marked as
+
+
 @dataclass(frozen=True)
 class Item:
     """One question with a closed set of answers.
@@ -19,6 +22,9 @@ class Item:
     The prompt is ``context + question``. Items that ask about the same context share it word
     for word, so that a model need read it only once. Candidates are continuations of the
     prompt, written exactly as they would follow it (with their leading space, if any).
+
+    ``marks`` says what some of the prompt is, for interventions that treat it apart: (name, start, end),
+    a name of ``MARKS`` and the characters of a span; of spans that overlap, the later one counts.
 
     >>> Item("cat:7\\ndog:3\\n", "dog:", ("7", "3"), answer=1).prompt
     'cat:7\\ndog:3\\ndog:'
@@ -29,6 +35,7 @@ class Item:
     candidates: tuple[str, ...]
     answer: int
     group: str = ""  # what kind of question this is, for tasks of several kinds
+    marks: tuple[tuple[str, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 2:
@@ -37,6 +44,9 @@ class Item:
             raise ValueError(f"an item's candidates must differ, got {self.candidates}")
         if not 0 <= self.answer < len(self.candidates):
             raise ValueError(f"answer={self.answer} is not an index into {len(self.candidates)} candidates")
+        for name, start, end in self.marks:
+            if name not in MARKS or not 0 <= start < end <= len(self.prompt):
+                raise ValueError(f"({name!r}, {start}, {end}) is no span of the prompt named one of {MARKS}")
 
     @property
     def prompt(self) -> str:

@@ -21,6 +21,8 @@ QUESTION = "\nWhat is the password of the {}?\nThe password of the {} is"
 class Needle(Task):
     """A needle in the world's filler, with other needles' answers as the other candidates.
 
+    Each prompt marks its needle and its haystack.
+
     Args:
         tokens: length of the haystack in the world's tokens, to the nearest sentence.
         depth: where the needle is, 0 the end of the prompt and 1 its start, as paper B draws it
@@ -56,9 +58,17 @@ class Needle(Task):
         answer = rng.randrange(self.candidates)
         sentences = here.filler(round(self.tokens / SENTENCE_TOKENS), rng)
         depth = rng.random() if self.depth is None else self.depth
-        sentences.insert(round((1 - depth) * len(sentences)), NEEDLE.format(about, values[answer]))
-        prompt = " ".join(sentences) + QUESTION.format(about, about)
-        return Item("", read_twice(prompt) if self.read_twice else prompt, tuple(f" {v}" for v in values), answer)
+        needle = NEEDLE.format(about, values[answer])
+        sentences.insert(round((1 - depth) * len(sentences)), needle)
+        haystack = " ".join(sentences)
+        at = haystack.index(needle)
+        marks = [("haystack", 0, len(haystack)), ("needle", at, at + len(needle))]
+        prompt = haystack + QUESTION.format(about, about)
+        if self.read_twice:
+            second = len(prompt) + 1
+            marks += [(name, second + start, second + end) for name, start, end in marks]
+            prompt = read_twice(prompt)
+        return Item("", prompt, tuple(f" {value}" for value in values), answer, marks=tuple(marks))
 
 
 def read_twice(prompt: str) -> str:
