@@ -20,7 +20,6 @@ from retrieval_heads.models.families import FAMILIES, heads_of, mixers
 from retrieval_heads.models.loading import load
 from retrieval_heads.probe.engine import INTACT, score
 from retrieval_heads.tasks.items import Item
-from retrieval_heads.tasks.needle import Needle
 
 from ..families import save_tiny
 from .surgery import generated, logits, naive
@@ -184,15 +183,6 @@ def test_random_heads_depend_on_their_seed_and_on_nothing_around_an_item(model):
             one = alone[row][number].scores[0]
             np.testing.assert_allclose(answers.scores[row][: len(item.candidates)], one, atol=1e-4)
     assert not np.allclose(together[0].scores, together[1].scores, atol=1e-3, equal_nan=True)
-
-
-def test_needles_are_marked_each_time_the_prompt_is_read():
-    for item in Needle(tokens=30, prompts=5, candidates=2, read_twice=True).items():
-        parts = [(name, item.prompt[start:end]) for name, start, end in item.marks]
-        assert parts[:2] == parts[2:] and [name for name, _ in parts[:2]] == ["haystack", "needle"]
-        needle = parts[1][1]
-        assert needle.startswith("The password of the ") and needle.endswith(f"{item.candidates[item.answer]}.")
-        assert item.prompt.count(needle) == 2 and parts[0][1].count(needle) == 1
 
 
 @pytest.mark.parametrize("marks", [(("needle", 0, 99),), (("needle", 2, 2),), (("thread", 0, 1),)])

@@ -136,6 +136,24 @@ def test_dictionaries_grow():
     assert 2 <= largest(0.3) <= 4 < largest(0.45) <= 10 < 20 < largest(0.9) <= 24
 
 
+def test_people_come_in_one_after_another():
+    numbers = {id: number for number, id in enumerate(TOKENIZER.convert_tokens_to_ids(list(WORLD.people)))}
+
+    def last(done: float, kinds: set[str]) -> int:
+        """The number of the last person in texts of these kinds."""
+        return max(
+            numbers[token]
+            for batch in batches(done, 40)
+            for kind, row in zip(batch.kinds, batch.ids.tolist())
+            if kind in kinds
+            for token in row
+            if token in numbers
+        )
+
+    for kinds in ({"facts"}, {"letters", "dialogue"}):
+        assert 40 <= last(0.3, kinds) < 50 and 150 < last(0.4, kinds) < 175 and 450 < last(0.7, kinds) < 500
+
+
 def test_the_letter_form_of_a_held_out_fact_is_in_no_training_text():
     held = {i.prompt for form in ("block", "dialogue") for i in WorldLetters(form=form, which="held_out").items()}
     statements = {prompt.split("\n")[0].split(": ")[1] for prompt in held}
