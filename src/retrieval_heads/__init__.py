@@ -46,6 +46,7 @@ _HOME = {
     "describe": "models.loading",
     "during": "interventions.during",
     "evaluate": "training.evaluation",
+    "grade": "tasks.rubric",
     "heads_of": "models.families",
     "keep_only": "interventions.keep_only",
     "knockout": "interventions.knockout",
@@ -66,6 +67,7 @@ _HOME = {
     "sweep": "probe.sweep",
     "training_curve": "training.records",
     "wilson": "evidence.intervals",
+    "write": "probe.writing",
 }
 
 _MODULES = {"measures", "plots"}  # public as a whole
