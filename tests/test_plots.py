@@ -51,6 +51,10 @@ def test_curves_and_changes_draw_one_line_or_row_a_condition():
     axes = plots.curves(table, "pairs", chance="chance").axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "guessing"]
     assert axes.lines[1].get_ydata().tolist() == [0.4, 0.4]
+    both = pd.concat([table.assign(model="m"), table[table.pairs == 5].assign(model="n")])
+    left, right = plots.curves(both, "pairs", panel="model").axes
+    assert [left.get_title(loc="left"), right.get_title(loc="left")] == ["m", "n"]
+    assert [len(axes.lines[0].get_xdata()) for axes in (left, right)] == [2, 1]
     changed = table[table.pairs == 5].assign(change=[0, -0.4], change_low=[0, -0.5], change_high=[0, -0.3])
     axes = plots.changes(changed).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b"]
@@ -71,6 +75,16 @@ def test_the_role_map_has_each_share_at_its_head():
         grid = axes.collections[0].get_array().reshape(2, 3)
         assert {place: grid[place] for place in at} == at
         assert grid.mask.sum() == 4  # heads that were not measured
+
+
+def test_retrieval_maps_have_the_end_of_the_prompt_at_the_bottom():
+    rows = [(c, t, d, t / 1000 + d / 10) for c in ("intact", "k = 0") for t in (128, 64) for d in (0, 0.5, 1)]
+    figure = plots.retrieval_maps(pd.DataFrame(rows, columns=["condition", "tokens", "depth", "value"]))
+    left, right = figure.axes
+    assert [left.get_title(loc="left"), right.get_title(loc="left")] == ["intact", "k = 0"]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["100%", "50%", "0%"]
+    grid = right.collections[0].get_array().reshape(3, 2)
+    assert grid[-1].tolist() == [0.064, 0.128] and grid[0, 0] == pytest.approx(0.164)
 
 
 @pytest.fixture

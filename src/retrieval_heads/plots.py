@@ -66,22 +66,27 @@ def head_ranking(scores: HeadScores, count: int = 15) -> Figure:
     return _closed(figure)
 
 
-def curves(table: pd.DataFrame, x: str, chance: str | None = None) -> Figure:
-    """Accuracy against ``x``, one line a condition, with intervals.
+def curves(table: pd.DataFrame, x: str, chance: str | None = None, panel: str | None = None) -> Figure:
+    """Accuracy against ``x``, one line a condition, with intervals; one panel, or one a value of ``panel``.
 
     Args:
-        table: one row a point, with the columns of :func:`.compare`, ``x``, and ``chance`` if it is named.
+        table: one row a point, with the columns of :func:`.compare`, ``x``, and ``chance`` and ``panel`` if named.
     """
+    parts = {"": table} if panel is None else dict(list(table.groupby(panel, sort=False)))
+    size = (6.8, 3.6) if panel is None else (2.9 * len(parts) + 1.9, 3.0)
     with style():
-        figure, axes = plt.subplots(figsize=(6.8, 3.6))
-        for label, line in table.groupby("condition", sort=False):
-            (drawn,) = axes.plot(line[x], line["value"], marker="o", markersize=4, label=label)
-            axes.fill_between(line[x], line["low"], line["high"], alpha=0.15, color=drawn.get_color(), linewidth=0)
-        if chance is not None:
-            points = table.drop_duplicates(x)
-            axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR, label="guessing")
-        axes.set(xlabel=x, ylabel=table.measure.iloc[0], ylim=(0, 1), xticks=sorted(table[x].unique()))
-        axes.legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
+        figure, panels = plt.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False)
+        for axes, (title, part) in zip(panels[0], parts.items()):
+            for label, line in part.groupby("condition", sort=False):
+                (drawn,) = axes.plot(line[x], line["value"], marker="o", markersize=4, label=label)
+                axes.fill_between(line[x], line["low"], line["high"], alpha=0.15, color=drawn.get_color(), linewidth=0)
+            if chance is not None:
+                points = part.drop_duplicates(x)
+                axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR, label="guessing")
+            axes.set(xlabel=x, ylim=(0, 1.03), xticks=sorted(part[x].unique()))
+            axes.set_title(title, loc="left", fontsize=10)
+        panels[0][0].set_ylabel(table.measure.iloc[0])
+        panels[0][-1].legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
         figure.tight_layout()
     return _closed(figure)
 
@@ -180,6 +185,29 @@ def role_map(roles: pd.DataFrame) -> Figure:
     return _closed(figure)
 
 
+def retrieval_maps(table: pd.DataFrame) -> Figure:
+    """Prompt length × needle depth, one panel a condition, the score in each cell (paper B, Figs 4 and 5).
+
+    Args:
+        table: ``condition``, ``tokens``, ``depth`` (0, the end of the prompt, to 1, its start) and ``value``, 0 to 1.
+    """
+    conditions = list(table.condition.unique())
+    with style():
+        columns, rows = table.tokens.nunique(), table.depth.nunique()
+        size = (0.48 * columns * len(conditions) + 2.2, 0.34 * rows + 1.3)
+        figure, panels = plt.subplots(1, len(conditions), figsize=size, sharey=True, squeeze=False, layout="tight")
+        for axes, condition in zip(panels[0], conditions):
+            points = table[table.condition == condition]
+            grid = points.pivot(index="depth", columns="tokens", values="value").sort_index(ascending=False)
+            grid.index = [f"{depth:.0%}" for depth in grid.index]
+            sns.heatmap(grid, ax=axes, annot=True, fmt=".2f", annot_kws={"fontsize": 8}, cmap="crest", vmin=0, vmax=1,
+                        cbar=False, linewidths=0.5)  # fmt: skip
+            axes.set_title(condition, loc="left", fontsize=10)
+            axes.set(xlabel="tokens", ylabel="depth of the needle" if axes is panels[0][0] else None)
+            axes.tick_params(length=0, labelsize=8, labelrotation=0)
+    return _closed(figure)
+
+
 def loss_curves(table: pd.DataFrame) -> Figure:
     """Training loss against tokens seen, one line a model.
 
@@ -269,6 +297,7 @@ __all__ = [
     "head_ranking",
     "loss_curves",
     "mixing_maps",
+    "retrieval_maps",
     "role_map",
     "score_map",
     "style",

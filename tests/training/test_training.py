@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import re
 import subprocess
 import sys
 import time
@@ -17,11 +19,11 @@ from safetensors.torch import load_file
 from retrieval_heads.models.cache import LoadError
 from retrieval_heads.models.loading import load
 from retrieval_heads.tasks.kv_retrieval import KVRetrieval
-from retrieval_heads.tasks.world import world
+from retrieval_heads.tasks.world import RELATIONS, world
 from retrieval_heads.tasks.world_facts import WorldFacts, WorldLetters
 from retrieval_heads.training import evaluation
 from retrieval_heads.training.loop import rate, train
-from retrieval_heads.training.mixture import IGNORED, STAGES, Batch, Mixture
+from retrieval_heads.training.mixture import IGNORED, STAGES, Batch, Mixture, Reached, told_letters
 from retrieval_heads.training.recipes import RECIPES, find
 from retrieval_heads.training.records import record, training_curve
 
@@ -136,6 +138,26 @@ def test_dictionaries_grow():
     assert 2 <= largest(0.3) <= 4 < largest(0.45) <= 10 < 20 < largest(0.9) <= 24
 
 
+def test_told_letters_ask_for_what_was_told():
+    """The option with the answer's letter is what the statements say of the question's noun."""
+
+    def subject(statement: str) -> str:
+        phrasings = [phrasing for relation in RELATIONS.values() for phrasing in relation.phrasings]
+        return next(m[1] for each in phrasings if (m := re.match(each.format(r"(\w+)"), statement)))
+
+    asked = 0
+    for seed in range(100):
+        document = told_letters(WORLD, random.Random(seed), Reached(0, 0.1), 84)
+        told, *questions = "".join(text for text, _ in document).split("Question: ")
+        values = {subject(line): line.rstrip(".").split()[-1] for line in told.splitlines()}
+        options = {line[0]: line[3:] for line in questions[0].splitlines()[1:5]}
+        for question in questions:
+            assert options[question.strip()[-1]] == values[subject(question)]
+        assert not set(values) & set(WORLD.people)
+        asked += len(questions)
+    assert asked > 200
+
+
 def test_people_come_in_one_after_another():
     numbers = {id: number for number, id in enumerate(TOKENIZER.convert_tokens_to_ids(list(WORLD.people)))}
 
@@ -150,8 +172,9 @@ def test_people_come_in_one_after_another():
             if token in numbers
         )
 
+    assert 40 <= last(0.42, {"facts"}) <= 50
     for kinds in ({"facts"}, {"letters", "dialogue"}):
-        assert 40 <= last(0.3, kinds) < 50 and 150 < last(0.4, kinds) < 175 and 450 < last(0.7, kinds) < 500
+        assert 150 < last(0.5, kinds) <= 175 and 280 < last(0.58, kinds) <= 300 and 480 < last(0.74, kinds) < 500
 
 
 def test_the_letter_form_of_a_held_out_fact_is_in_no_training_text():
@@ -173,7 +196,7 @@ def test_every_kind_of_text_is_learned_from():
     kinds = {_name(kind) for stage in STAGES for row in stage.rows.values() for kind in row}
     assert kinds == {
         "copies", "marked_copies", "backward_copies", "dictionary", "facts", "given_options", "given_letters",
-        "options", "letters", "dialogue", "needle", "counting", "filler",
+        "told_letters", "letters", "dialogue", "needle", "counting", "filler",
     }  # fmt: skip
     for stage in STAGES:
         assert sum(sum(row.values()) for row in stage.rows.values()) == pytest.approx(1)

@@ -54,9 +54,10 @@ class Reached:
     people: float
 
 
-# Tokens: a dictionary's introduction, a line of it, a question with its answer; multiple choice, one more fact asked.
+# Tokens: a dictionary's introduction, a line of it, a question with its answer; multiple choice, one more question, a
+# statement.
 _INTRODUCED, _LINE, _ASKED = 5, 4, 6
-_CHOICE, _ASKED_FACT = 30, 12
+_CHOICE, _ASKED_FACT, _STATED = 30, 12, 8
 
 
 def _answered(item: Item) -> Document:
@@ -149,6 +150,27 @@ def given_letters(here: World, rng: random.Random, reached: Reached, room: int) 
 def given_options(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
     """The same without letters."""
     return _choice(*_given(here, rng, room), lettered=False)
+
+
+def told_letters(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
+    """Letters about what the document itself states, of nouns, and states again: a lookup, then the letter of it.
+
+    Nothing of it can be known by heart, so the letters are found from what the question ends in.
+    """
+    relation = rng.choice(list(RELATIONS.values()))
+    some = rng.sample(relation.answers, len(LETTERS))
+    told = {subject: rng.randrange(len(some)) for subject in rng.sample(here.nouns, rng.randint(1, 3))}
+
+    def state(subject: str) -> str:
+        return rng.choice(relation.phrasings).format(subject)
+
+    document = []
+    for learned in (False, True):
+        for subject in rng.sample(list(told), len(told)):
+            document += [(state(subject), False), (f" {some[told[subject]]}", learned), (".\n", False)]
+    left = room - 2 * _STATED * len(told) - _CHOICE
+    asked = rng.choices(list(told), k=1 + max(0, left) // _ASKED_FACT)
+    return document + _choice([(state(subject), told[subject]) for subject in asked], some)
 
 
 def dialogue(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
@@ -253,23 +275,35 @@ STAGES = (
         },
     ),
     Stage(
-        0.5,
-        0.3,
-        0.6,
+        0.42,
+        0.2,
+        FIRST,
         {
-            36: {facts: 0.4, given_letters: 0.05, options: 0.05, letters: 0.2},
-            72: {letters: 0.05},
+            36: {given_letters: 0.05, given_options: 0.05, facts: 0.05},
+            84: {told_letters: 0.6},
             128: {dictionary: 0.2, marked_copies: 0.05},
         },
     ),
     Stage(
-        0.7,
+        0.58,
+        0.3,
+        0.6,
+        {
+            36: {facts: 0.4, given_letters: 0.05, letters: 0.2},
+            72: {letters: 0.05},
+            84: {told_letters: 0.1},
+            128: {dictionary: 0.15, marked_copies: 0.05},
+        },
+    ),
+    Stage(
+        0.74,
         0.5,
         1.0,
         {
-            36: {facts: 0.3, given_letters: 0.05, options: 0.05, letters: 0.2},
-            72: {letters: 0.1, dialogue: 0.08},
-            128: {dictionary: 0.17, marked_copies: 0.05},
+            36: {facts: 0.35, given_letters: 0.05, letters: 0.2},
+            72: {letters: 0.05, dialogue: 0.08},
+            84: {told_letters: 0.07},
+            128: {dictionary: 0.15, marked_copies: 0.05},
         },
     ),
     Stage(
