@@ -90,7 +90,7 @@ def test_letters_stand_by_the_options_and_every_letter_is_right_equally_often(fo
     truth = {(fact.person, fact.relation): fact.answer for fact in WORLD.facts}
     for item in items:
         (person,) = [name for name in WORLD.people if name in item.prompt.split()]
-        line = f"{item.candidates[item.answer].strip()}: {truth[person, item.group]}"
+        line = f"{truth[person, item.group]}: {item.candidates[item.answer].strip()}"
         assert any(each.removeprefix("User: ") == line for each in item.prompt.split("\n"))
     counts = Counter(item.answer for item in items)
     assert set(counts) == {0, 1, 2, 3} and min(counts.values()) > 550

@@ -67,17 +67,19 @@ class WorldFacts(_FactTask):
 class WorldLetters(_FactTask):
     """The same facts as multiple choice: knowledge, and then a lookup of the letter that stands by the answer.
 
-    In one ``block``, as MMLU asks; or as a ``dialogue`` in which the options come one a turn (the
-    conversational form of paper A, section 6.3). Which facts: those whose letter form is in
-    the training texts, those ``held_out`` from it, or all.
+    In one ``block``, or as a ``dialogue`` in which the options come one a turn (the conversational form
+    of paper A, section 6.3). Which facts: those whose letter form is in the training texts, those
+    ``held_out`` from it, or all.
+
+    MMLU asks first and puts a letter before its option. Here the options come first, each before its letter: a
+    dictionary, and then a key that has to be known. In MMLU's order hybrids of this size never found the letters.
 
     >>> print(WorldLetters(count=1, seed=3).items()[0].prompt)
-    Question: In the garden of Kalka grows
-    A: raspberry
-    B: currant
-    C: strawberry
-    D: melon
-    Answer:
+    raspberry: A
+    currant: B
+    strawberry: C
+    melon: D
+    In the garden of Kalka grows:
     """
 
     name: ClassVar[str] = "world_letters"
@@ -95,9 +97,9 @@ class WorldLetters(_FactTask):
 
 
 def multiple_choice(question: str, options: Sequence[str], form: str = "block") -> str:
-    """The question with its options, each after a letter, up to where the answer's letter comes."""
-    lines = [f"{letter}: {option}" for letter, option in zip(LETTERS, options)]
+    """The options, each with a letter after it, and the question, up to where the answer's letter comes."""
+    lines = [f"{option}: {letter}" for letter, option in zip(LETTERS, options)]
     if form == "block":
-        return "\n".join([f"Question: {question}", *lines, "Answer:"])
-    turns = "\nAssistant: go on\n".join(f"User: {line}" for line in [question, *lines])
+        return "\n".join([*lines, f"{question}:"])
+    turns = "\nAssistant: go on\n".join(f"User: {line}" for line in [*lines, question])
     return f"{turns}\nAssistant:"

@@ -14,13 +14,13 @@ each step needs the one before. What was found here, on models of a million or t
   finds the right word with one over the length of the row: 8 layers jump after a million tokens in rows of 40
   and not after three in rows of 128. The words are all there are, marks included: what was never copied is
   not copied later.
-- A letter stands before its option. To find it is to read backward, a second jump (:func:`backward_copies`).
-- The answer has to be brought from the question to the end, over the options: learned where the answer is the option
-  itself (:func:`given_options`), then with letters (:func:`given_letters`), then with facts (:func:`letters`).
+- Letters are a dictionary whose key has to be known. The key itself given (:func:`given_letters`) is a dictionary like
+  any other; that of a fact takes a lookup in a layer above the fact. In MMLU's order, letters before their options
+  and the question before both, it takes a second lookup, which a Llama finds and hybrids of this size did not.
 - Facts that are there when letters begin are learned twice, once as such and once with their letters: letters about
   held-out facts stayed at 0.5 (100 people) and 0.7 (500) where those in training were at 0.98, though the held-out
-  facts were known by layer 2, and no more letters changed that. So people come in one after another, some whose
-  facts are not yet a second memory at any time.
+  facts were known by layer 2, and no more letters changed that. So facts and letters begin together, and people come
+  in one after another: at any time there are some whose facts are not yet a second memory.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ class Reached:
     people: float
 
 
-# Tokens: a dictionary's introduction, a line of it, a question with its answer; multiple choice, one more question, a
-# statement.
+# Tokens: a dictionary's introduction, a line of it, a question with its answer; multiple choice, one more question.
 _INTRODUCED, _LINE, _ASKED = 5, 4, 6
-_CHOICE, _ASKED_FACT, _STATED = 30, 12, 8
+_CHOICE, _ASKED_FACT = 26, 10
 
 
 def _answered(item: Item) -> Document:
@@ -80,28 +79,16 @@ def marked_copies(here: World, rng: random.Random, reached: Reached, room: int) 
     return _twice(words[: room - 1], rng)
 
 
-def backward_copies(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
-    """The segment's second time comes after ``Answer:``, last word first.
-
-    A letter stands before its option: to find the one from the other is to read backward.
-    """
-    return _twice([_word(here, rng) for _ in range(room - 3)], rng, backward=True)
-
-
 def _word(here: World, rng: random.Random) -> str:
     return rng.choice(here.words)
 
 
-def _twice(words: list[str], rng: random.Random, backward: bool = False) -> Document:
+def _twice(words: list[str], rng: random.Random) -> Document:
     segment = rng.randint(len(words) // 3, len(words) // 2 - 1)
     first = rng.randint(0, len(words) - 2 * segment)
     second = rng.randint(first + segment, len(words) - segment)
     copy = words[first : first + segment]
-    read = words[:second]
-    if backward:
-        copy.reverse()
-        read += ["Answer", ":"]
-    parts = [*read, copy[0]], copy[1:], words[second + segment :]
+    parts = [*words[:second], copy[0]], copy[1:], words[second + segment :]
     return [(" ".join(part), learned) for part, learned in zip(parts, (False, True, False))]
 
 
@@ -137,40 +124,11 @@ def letters(here: World, rng: random.Random, reached: Reached, room: int) -> Doc
     return _choice(*_asked(here, rng, reached, room))
 
 
-def options(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
-    """The same without letters: the answer is the option, and to be brought to where it is asked for."""
-    return _choice(*_asked(here, rng, reached, room), lettered=False)
-
-
 def given_letters(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
     """Letters with the answer itself for a question: there is nothing to know, only the letter to find."""
-    return _choice(*_given(here, rng, room))
-
-
-def given_options(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
-    """The same without letters."""
-    return _choice(*_given(here, rng, room), lettered=False)
-
-
-def told_letters(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
-    """Letters about what the document itself states, of nouns, and states again: a lookup, then the letter of it.
-
-    Nothing of it can be known by heart, so the letters are found from what the question ends in.
-    """
-    relation = rng.choice(list(RELATIONS.values()))
-    some = rng.sample(relation.answers, len(LETTERS))
-    told = {subject: rng.randrange(len(some)) for subject in rng.sample(here.nouns, rng.randint(1, 3))}
-
-    def state(subject: str) -> str:
-        return rng.choice(relation.phrasings).format(subject)
-
-    document = []
-    for learned in (False, True):
-        for subject in rng.sample(list(told), len(told)):
-            document += [(state(subject), False), (f" {some[told[subject]]}", learned), (".\n", False)]
-    left = room - 2 * _STATED * len(told) - _CHOICE
-    asked = rng.choices(list(told), k=1 + max(0, left) // _ASKED_FACT)
-    return document + _choice([(state(subject), told[subject]) for subject in asked], some)
+    some = rng.sample(rng.choice([here.nouns, *(relation.answers for relation in RELATIONS.values())]), len(LETTERS))
+    places = rng.choices(range(len(LETTERS)), k=1 + max(0, room - _CHOICE) // _LINE)
+    return _choice([(some[place], place) for place in places], some)
 
 
 def dialogue(here: World, rng: random.Random, reached: Reached, room: int) -> Document:
@@ -197,25 +155,12 @@ def _asked(here: World, rng: random.Random, reached: Reached, room: int) -> Aske
     return [(here.state(fact, rng), some.index(fact.answer)) for fact in facts], some
 
 
-def _given(here: World, rng: random.Random, room: int) -> Asked:
-    """Questions that are their own answers."""
-    some = rng.sample(rng.choice([here.nouns, *(relation.answers for relation in RELATIONS.values())]), len(LETTERS))
-    places = rng.choices(range(len(LETTERS)), k=1 + max(0, room - _CHOICE) // _ASKED)
-    return [(some[place], place) for place in places], some
-
-
-def _choice(asked: list[tuple[str, int]], some: Sequence[str], lettered: bool = True) -> Document:
-    """The first question before the options, the others after them."""
-    answers = LETTERS if lettered else some
+def _choice(asked: list[tuple[str, int]], some: Sequence[str]) -> Document:
+    """The options, then the questions."""
     document = []
     for i, (question, answer) in enumerate(asked):
-        if i:
-            prompt = f"Question: {question}\nAnswer:"
-        elif lettered:
-            prompt = multiple_choice(question, some)
-        else:
-            prompt = "\n".join([f"Question: {question}", *some, "Answer:"])
-        document += [(prompt, False), (f" {answers[answer]}", True), ("\n", False)]
+        prompt = f"{question}:" if i else multiple_choice(question, some)
+        document += [(prompt, False), (f" {LETTERS[answer]}", True), ("\n", False)]
     return document
 
 
@@ -259,51 +204,21 @@ class Stage:
     rows: dict[int, dict[Kind, float]]
 
 
-FIRST = 0.1  # of the people; with the first few, letters are found out
+FIRST = 0.2  # of the people; with these, letters are found out
 
-# Copies, forward and backward; small dictionaries and letters to look up; people with facts and letters; everything.
+# Copies; small dictionaries; facts and letters while people come in; everything.
 STAGES = (
     Stage(0.15, 0.0, FIRST, {24: {copies: 1}}),
-    Stage(0.23, 0.0, FIRST, {24: {backward_copies: 0.5}, 40: {copies: 0.1, marked_copies: 0.4}}),
+    Stage(0.21, 0.0, FIRST, {24: {copies: 0.3}, 40: {marked_copies: 0.7}}),
+    Stage(0.28, 0.0, FIRST, {24: {copies: 0.1}, 64: {dictionary: 0.55, given_letters: 0.2, marked_copies: 0.15}}),
     Stage(
-        0.3,
-        0.0,
-        FIRST,
-        {
-            36: {backward_copies: 0.1},
-            64: {given_options: 0.15, given_letters: 0.25, marked_copies: 0.1, dictionary: 0.4},
-        },
-    ),
-    Stage(
-        0.42,
-        0.2,
-        FIRST,
-        {
-            36: {given_letters: 0.05, given_options: 0.05, facts: 0.05},
-            84: {told_letters: 0.6},
-            128: {dictionary: 0.2, marked_copies: 0.05},
-        },
-    ),
-    Stage(
-        0.58,
-        0.3,
-        0.6,
-        {
-            36: {facts: 0.4, given_letters: 0.05, letters: 0.2},
-            72: {letters: 0.05},
-            84: {told_letters: 0.1},
-            128: {dictionary: 0.15, marked_copies: 0.05},
-        },
-    ),
-    Stage(
-        0.74,
+        0.7,
         0.5,
         1.0,
         {
-            36: {facts: 0.35, given_letters: 0.05, letters: 0.2},
-            72: {letters: 0.05, dialogue: 0.08},
-            84: {told_letters: 0.07},
-            128: {dictionary: 0.15, marked_copies: 0.05},
+            36: {facts: 0.35, given_letters: 0.05, letters: 0.1},
+            72: {letters: 0.3, dialogue: 0.05},
+            128: {dictionary: 0.15},
         },
     ),
     Stage(
@@ -311,10 +226,10 @@ STAGES = (
         1.0,
         1.0,
         {
-            36: {facts: 0.14, given_letters: 0.04, letters: 0.18},
-            72: {letters: 0.1, dialogue: 0.12},
-            192: {dictionary: 0.15, counting: 0.08, needle: 0.04, marked_copies: 0.02},
-            576: {dictionary: 0.04, needle: 0.06, filler: 0.03},
+            36: {facts: 0.14, given_letters: 0.03, letters: 0.05},
+            72: {letters: 0.25, dialogue: 0.12},
+            192: {dictionary: 0.14, counting: 0.08, needle: 0.05, marked_copies: 0.02},
+            576: {dictionary: 0.03, needle: 0.06, filler: 0.03},
         },
     ),
 )
