@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,7 +23,7 @@ from retrieval_heads.tasks.world import RELATIONS, world
 from retrieval_heads.tasks.world_facts import WorldFacts
 from retrieval_heads.training import evaluation
 from retrieval_heads.training.loop import rate, train
-from retrieval_heads.training.mixture import IGNORED, STAGES, Batch, Mixture
+from retrieval_heads.training.mixture import IGNORED, STAGES, Batch, Mixture, facts
 from retrieval_heads.training.recipes import RECIPES, find
 from retrieval_heads.training.records import record, training_curve
 
@@ -133,24 +135,6 @@ def test_dictionaries_grow():
     assert 2 <= largest(0.27) <= 4 < largest(0.45) <= 12 < 20 < largest(0.9) <= 24
 
 
-def test_people_come_in_one_after_another():
-    numbers = {id: number for number, id in enumerate(TOKENIZER.convert_tokens_to_ids(list(WORLD.people)))}
-
-    def last(done: float, kinds: set[str]) -> int:
-        """The number of the last person in texts of these kinds."""
-        return max(
-            numbers[token]
-            for batch in batches(done, 40)
-            for kind, row in zip(batch.kinds, batch.ids.tolist())
-            if kind in kinds
-            for token in row
-            if token in numbers
-        )
-
-    for kinds in ({"facts"}, {"letters", "dialogue"}):
-        assert 90 <= last(0.28, kinds) <= 100 and 275 < last(0.49, kinds) <= 300 and 480 < last(0.7, kinds) < 500
-
-
 def test_the_letter_form_of_a_held_out_fact_is_in_no_training_text():
     """In letters, a question ends in a colon or is a turn of its own; in a statement, its answer follows."""
     held = [fact for fact in WORLD.facts if fact.held_out]
@@ -159,17 +143,29 @@ def test_the_letter_form_of_a_held_out_fact_is_in_no_training_text():
         for fact in held
         for phrasing in RELATIONS[fact.relation].phrasings
     }
-    letters, asked, stated = 0, 0, 0
+    asked, stated = 0, 0
     for batch in batches(0.9, 60):
         for document in "".join(TOKENIZER.decode(row) for row in batch.ids).split("<|begin|>"):
-            lines = [line.removeprefix("User :").partition(":")[0].strip() for line in document.split("\n")]
-            if " : A" in document and " : B" in document:
-                assert not statements.intersection(lines)
-                asked += len(lines)
-                letters += 1
-            else:
-                stated += any(line.startswith(tuple(statements)) for line in lines)
-    assert letters > 200 and asked > 1000 and stated > 50
+            lines = [line.strip() for line in document.split("\n")]
+            questions = {line.removeprefix("User : ").partition(" :")[0] for line in lines if " :" in line}
+            assert not statements & questions
+            asked += len(questions)
+            stated += sum(line.startswith(tuple(statements)) for line in lines)
+    assert asked > 1000 and stated > 100
+
+
+def test_facts_come_alone_after_options_and_after_dictionaries():
+    before = Counter()
+    for seed in range(200):
+        text = "".join(text for text, _ in facts(WORLD, random.Random(seed), 1.0, 54))
+        lines = text.splitlines()
+        pairs = [line for line in lines if ":" in line]
+        assert lines[: len(pairs)] == pairs and len(lines) - len(pairs) == 8
+        options = [line[-1] for line in pairs] == list("ABCD")
+        before["options" if options else "dictionary" if pairs else "nothing"] += 1
+        if options:
+            assert lines[4].rstrip(".").split()[-1] in [line.split(":")[0] for line in pairs]
+    assert 0.35 < before["options"] / 200 < 0.55 and min(before.values()) > 30
 
 
 def test_every_kind_of_text_is_learned_from():

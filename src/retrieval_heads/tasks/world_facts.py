@@ -98,8 +98,12 @@ class WorldLetters(_FactTask):
 
 def multiple_choice(question: str, options: Sequence[str], form: str = "block") -> str:
     """The options, each with a letter after it, and the question, up to where the answer's letter comes."""
-    lines = [f"{option}: {letter}" for letter, option in zip(LETTERS, options)]
     if form == "block":
-        return "\n".join([*lines, f"{question}:"])
-    turns = "\nAssistant: go on\n".join(f"User: {line}" for line in [*lines, question])
+        return f"{option_lines(options)}{question}:"
+    turns = "\nAssistant: go on\n".join(f"User: {line}" for line in [*option_lines(options).splitlines(), question])
     return f"{turns}\nAssistant:"
+
+
+def option_lines(options: Sequence[str]) -> str:
+    """A line an option, its letter after it."""
+    return "".join(f"{option}: {letter}\n" for letter, option in zip(LETTERS, options))
