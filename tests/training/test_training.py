@@ -157,7 +157,7 @@ def test_the_letter_form_of_a_held_out_fact_is_in_no_training_text():
 def test_facts_come_alone_after_options_and_after_dictionaries():
     before = Counter()
     for seed in range(200):
-        text = "".join(text for text, _ in facts(WORLD, random.Random(seed), 1.0, 54))
+        text = "".join(text for text, _ in facts(WORLD, random.Random(seed), 1.0, 72))
         lines = text.splitlines()
         pairs = [line for line in lines if ":" in line]
         assert lines[: len(pairs)] == pairs and len(lines) - len(pairs) == 8
