@@ -94,14 +94,14 @@ RECIPES: dict[str, Recipe] = {
                 "use_mem_rope": True,
                 **_ATTENTION,
             },
-            steps=3600,  # copying takes it half again as long to find
+            steps=3600,  # after 475, a tenth of the copied words is right, where a Llama has nearly all after 350
         ),
         Recipe(
             "recurrent_gemma",
             "recurrent_gemma",
             {
                 "num_hidden_layers": 8,
-                # The published models have attention in every third layer. A letter takes two after the fact is known.
+                # The published models have attention in every third layer, with which letters were not learned here.
                 "block_types": ("recurrent", "attention"),
                 "intermediate_size": 512,  # half of it is the gate
                 "num_attention_heads": 8,
