@@ -16,10 +16,11 @@ def make(tiny_llama_folder, tmp_path_factory):
     """A function that loads a tiny model of a family, each once; options make another one."""
     tokenizer, loaded = AutoTokenizer.from_pretrained(tiny_llama_folder), {}
 
-    def make(kind, **options):
-        key = (kind, *sorted(options.items()))
+    def make(kind, attention=None, **options):
+        key = (kind, attention, *sorted(options.items()))
         if key not in loaded:
-            loaded[key] = load(save_tiny(kind, tmp_path_factory.mktemp(kind), tokenizer, **options))
+            folder = save_tiny(kind, tmp_path_factory.mktemp(kind), tokenizer, **options)
+            loaded[key] = load(folder, attn_implementation=attention)
         return loaded[key]
 
     return make

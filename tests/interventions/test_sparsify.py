@@ -21,7 +21,6 @@ from retrieval_heads.models.loading import load
 from retrieval_heads.probe.engine import INTACT, score
 from retrieval_heads.tasks.items import Item
 
-from ..families import save_tiny
 from .surgery import generated, logits, naive
 
 IDS = torch.tensor([[5, 77, 200, 31, 8, 99, 140], [9, 9, 12, 250, 1, 64, 33]])
@@ -35,26 +34,10 @@ NUMBERS = count()
 WITH_ATTENTION = [kind for kind, family in FAMILIES.items() if any(row.kind == "attention" for row in family.rows)]
 
 
-@pytest.fixture(scope="module")
-def make_eager(tiny_llama_folder, tmp_path_factory):
-    from transformers import AutoTokenizer
-
-    tokenizer, loaded = AutoTokenizer.from_pretrained(tiny_llama_folder), {}
-
-    def make(kind, **options):
-        key = (kind, *sorted(options.items()))
-        if key not in loaded:
-            folder = save_tiny(kind, tmp_path_factory.mktemp(kind), tokenizer, **options)
-            loaded[key] = load(folder, attn_implementation="eager")
-        return loaded[key]
-
-    return make
-
-
 @pytest.fixture(scope="module", params=sorted(WITH_ATTENTION))
-def model(request, make_eager):
+def model(request, make):
     # The floor is explained in this folder's conftest.
-    return make_eager(request.param, **({"time_step_min": 1e-12} if request.param == "zamba2" else {}))
+    return make(request.param, "eager", **({"time_step_min": 1e-12} if request.param == "zamba2" else {}))
 
 
 def with_weights(model, change, before=lambda scores: scores):
@@ -191,11 +174,11 @@ def test_marks_that_are_no_spans_are_refused(marks):
         Item("a:1\n", "a:", ("1", "2"), 0, marks=marks)
 
 
-def test_what_cannot_be_sparsified_is_refused(make_eager, tiny_llama_folder):
+def test_what_cannot_be_sparsified_is_refused(make, tiny_llama_folder):
     with pytest.raises(ValueError, match="under eager attention only, not under 'sdpa'"):
         sparsify(load(tiny_llama_folder), 1)
     with pytest.raises(ValueError, match="the model has no 'attention' heads"):
-        sparsify(make_eager("mamba2"), 1)
+        sparsify(make("mamba2", "eager"), 1)
     with pytest.raises(ValueError, match="k=-1 is a number of heads"):
         Sparsify(-1)
     with pytest.raises(ValueError, match="by='size' is not one of 'entropy', 'needle', 'random'"):
@@ -203,7 +186,7 @@ def test_what_cannot_be_sparsified_is_refused(make_eager, tiny_llama_folder):
     with pytest.raises(ValueError, match="part='question' is not one of"):
         Omit("question")
     with pytest.raises(ValueError, match="a view is given tokens, which do not say where the needle is"):
-        logits(sparsify(make_eager("llama"), 1, by="needle"), IDS)
+        logits(sparsify(make("llama", "eager"), 1, by="needle"), IDS)
 
 
 def test_they_describe_themselves():
