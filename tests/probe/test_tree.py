@@ -11,8 +11,10 @@ from retrieval_heads.probe.tree import TokenTree, grow
 
 token = st.integers(0, 4)
 encoded = st.builds(
-    lambda prompt, candidates: Encoded(tuple(prompt), tuple(map(tuple, candidates)), 0),
-    st.lists(token, min_size=1, max_size=6),
+    lambda prompt, candidates: Encoded(
+        tuple(token for token, _ in prompt), tuple(map(tuple, candidates)), 0, tuple(mark for _, mark in prompt)
+    ),
+    st.lists(st.tuples(token, st.integers(0, 1)), min_size=1, max_size=6),  # tokens and their marks
     st.lists(st.lists(token, min_size=1, max_size=3), min_size=2, max_size=4),
 )
 some_items = st.lists(encoded, min_size=1, max_size=6)
@@ -35,13 +37,16 @@ def test_every_read_stands_after_its_own_prompt_and_the_candidate_so_far(items):
                 slot, node, read = next(reads)
                 assert (slot, read) == ((i, c), target)
                 assert tuple(tree.tokens[n] for n in tree._path(node)) == item.prompt + candidate[:k]
+                assert tuple(tree.marks[n] for n in tree._path(node)) == item.marks + (0,) * k
     assert next(reads, None) is None
 
 
 @given(some_items)
-def test_no_text_stands_in_the_tree_twice_in_the_same_stages(items):
+def test_no_text_stands_in_the_tree_twice_in_the_same_stages_and_marks(items):
     tree = build(items)
-    texts = [tuple((tree.stages[n], tree.tokens[n]) for n in tree._path(node)) for node in range(len(tree))]
+    texts = [
+        tuple((tree.stages[n], tree.tokens[n], tree.marks[n]) for n in tree._path(node)) for node in range(len(tree))
+    ]
     assert len(set(texts)) == len(texts)
 
 
@@ -59,8 +64,9 @@ def test_packed_and_by_paths_the_reads_are_of_the_same_tokens(items):
     for packed in (True, False):
         layout = lay_out(tree, packed)
         columns = layout.keep[layout.kept]
-        standing = layout.ids[layout.rows, columns][layout.nodes]
-        assert standing.tolist() == [tree.tokens[node] for node in tree.nodes]
+        for laid_out, of_nodes in ((layout.ids, tree.tokens), (layout.marks, tree.marks)):
+            standing = laid_out[layout.rows, columns][layout.nodes]
+            assert standing.tolist() == [of_nodes[node] for node in tree.nodes]
 
 
 @given(some_items, st.integers(1, 8))
@@ -73,6 +79,6 @@ def test_trees_hold_every_item_once_in_order(items, branch_tokens):
 
 def test_a_dictionary_is_read_once_for_all_its_queries():
     context, queries = tuple(range(100, 180)), [(k, 7) for k in range(20)]
-    items = [Encoded(context + query, ((1,), (2,)), 0) for query in queries]
+    items = [Encoded(context + query, ((1,), (2,)), 0, (0,) * 82) for query in queries]
     (tree,) = grow(items, ["dictionary"] * 20)
     assert len(tree) == 80 + 20 * 2
