@@ -174,7 +174,7 @@ def role_map(roles: pd.DataFrame) -> Figure:
     with style():
         figure, panels = plt.subplots(1, 2, figsize=(0.5 * len(layers) + 3.2, 0.23 * len(indices) + 1.3), sharey=True)
         for axes, measure in zip(panels, ("gather", "aggregate")):
-            grid = table.pivot_table(index="index", columns="layer", values=measure)
+            grid = table.pivot(index="index", columns="layer", values=measure)
             grid = grid.reindex(index=indices, columns=layers)
             sns.heatmap(grid, ax=axes, cmap="crest", vmin=0, vmax=1, linewidths=0.4, cbar=measure == "aggregate",
                         cbar_kws={"label": "share of the row"})  # fmt: skip
@@ -195,7 +195,7 @@ def retrieval_maps(table: pd.DataFrame) -> Figure:
     with style():
         columns, rows = table.tokens.nunique(), table.depth.nunique()
         size = (0.48 * columns * len(conditions) + 2.2, 0.34 * rows + 1.3)
-        figure, panels = plt.subplots(1, len(conditions), figsize=size, sharey=True, squeeze=False, layout="tight")
+        figure, panels = plt.subplots(1, len(conditions), figsize=size, sharey=True, squeeze=False)
         for axes, condition in zip(panels[0], conditions):
             points = table[table.condition == condition]
             grid = points.pivot(index="depth", columns="tokens", values="value").sort_index(ascending=False)
@@ -203,8 +203,10 @@ def retrieval_maps(table: pd.DataFrame) -> Figure:
             sns.heatmap(grid, ax=axes, annot=True, fmt=".2f", annot_kws={"fontsize": 8}, cmap="crest", vmin=0, vmax=1,
                         cbar=False, linewidths=0.5)  # fmt: skip
             axes.set_title(condition, loc="left", fontsize=10)
-            axes.set(xlabel="tokens", ylabel="depth of the needle" if axes is panels[0][0] else None)
+            axes.set(xlabel="tokens", ylabel=None)
             axes.tick_params(length=0, labelsize=8, labelrotation=0)
+        panels[0][0].set_ylabel("depth of the needle")
+        figure.tight_layout()
     return _closed(figure)
 
 

@@ -50,13 +50,6 @@ def test_essays_are_as_long_as_asked_to_the_nearest_sentence_and_in_their_order(
         assert rest in " ".join(ESSAYS * 2)
 
 
-@pytest.mark.parametrize(("depth", "place"), [(0, -1), (1, 0)])
-def test_depth_counts_from_the_end(depth, place):
-    for item in Needle(tokens=45, prompts=3, depth=depth).items():
-        (_, haystack), (_, needle) = spans(item)
-        assert [part.strip() for part in haystack.split(needle)][place] == ""
-
-
 def test_essays_without_a_tokenizer_are_refused():
     with pytest.raises(ValueError, match="give the model's tokenizer"):
         Needle(filler="essays").items()

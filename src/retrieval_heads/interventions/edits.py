@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..models.families import Mixer, family, mixers
+from ..tasks.items import MARKS
 
 if TYPE_CHECKING:
     from nnsight import Envoy, TransformersModel
@@ -61,6 +62,23 @@ class Pass:
             return self.positions.expand(self.stage.shape)
         rows, tokens = self.stage.shape
         return torch.arange(keys - tokens, keys).expand(rows, -1)
+
+    def marked(self, name: str, keys: int) -> Tensor:
+        """(rows, keys) bool: which of the tokens that attention reads are marked as ``name``.
+
+        Raises:
+            ValueError: the marks are unknown, or attention does not read every token.
+        """
+        if self.marks is None:
+            raise ValueError(
+                f"a view is given tokens, which do not say where the {name} is; score items whose prompts mark it"
+            )
+        if self.marks.shape[1] != keys:
+            raise ValueError(
+                f"the prompt has {self.marks.shape[1]} tokens, the attention reads {keys} of them; marks need all: "
+                "use prompts that fit the model's window"
+            )
+        return self.marks == 1 + MARKS.index(name)
 
 
 def where(tokens: Tensor, yes: Tensor | float, no: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 from torch import Tensor
 
 from .edits import Edit, Pass, attentions
-from .sparsify import marked
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -50,7 +49,8 @@ class Omit:
         return [Edit(mixer.layer, mixer.module, self._omit, "weights") for mixer in attentions(model)]
 
     def _omit(self, weights: Tensor, here: Pass) -> Tensor:
-        left = weights * (1 - marked(here, self.part, weights))
+        gone = here.marked(self.part, weights.shape[-1]).to(weights.device)
+        left = weights.masked_fill(gone[:, None, None], 0)
         if not self.renormalise:
             return left
         sums = left.sum(-1, keepdim=True)

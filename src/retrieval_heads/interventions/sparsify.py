@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks.items import MARKS
 from .edits import Edit, Pass, apply, attentions
 
 if TYPE_CHECKING:
@@ -66,7 +65,8 @@ class Sparsify:
         if self.by == "entropy":
             return torch.special.entr(weights.float()).sum(-1).neg()
         if self.by == "needle":
-            return (weights.float() * marked(here, "needle", weights)).sum(-1)
+            needle = here.marked("needle", weights.shape[-1]).to(weights.device)
+            return (weights.float() * needle[:, None, None]).sum(-1)
         positions = here.places(weights.shape[-1])
         drawn = np.random.default_rng([self.seed, layer]).random((int(positions.max()) + 1, weights.shape[1]))
         return torch.from_numpy(drawn).to(weights.device)[positions.to(weights.device)].transpose(1, 2)
@@ -74,24 +74,6 @@ class Sparsify:
     def describe(self) -> dict:
         seed = {"seed": self.seed} if self.by == "random" else {}
         return {"sparsify": {"k": self.k, "by": self.by, **seed}}
-
-
-def marked(here: Pass, name: str, weights: Tensor) -> Tensor:
-    """(rows, 1, 1, keys) 1 where a key's token is marked as ``name``, 0 elsewhere.
-
-    Raises:
-        ValueError: the marks are unknown, or the attention does not keep every token.
-    """
-    if here.marks is None:
-        raise ValueError(
-            f"a view is given tokens, which do not say where the {name} is; score items whose prompts mark it"
-        )
-    if here.marks.shape[1] != weights.shape[-1]:
-        raise ValueError(
-            f"the prompt has {here.marks.shape[1]} tokens, the attention reads {weights.shape[-1]} of them; marks need "
-            "all: use prompts that fit the model's window"
-        )
-    return (here.marks == 1 + MARKS.index(name))[:, None, None, :].to(weights)
 
 
 def sparsify(model: TransformersModel, k: int, by: By = "entropy", seed: int = 0) -> TransformersModel:

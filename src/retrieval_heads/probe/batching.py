@@ -33,7 +33,12 @@ def copies_per_pass(model: TransformersModel, tree: TokenTree, packed: bool) -> 
     bytes_per_copy = 4 * (tokens * per_token + logits)
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
     fits = int(SHARE_OF_MEMORY * free / bytes_per_copy)
-    return max(1, min(fits, ENOUGH_TOKENS.get(device, ENOUGH_TOKENS["cuda"]) // tokens))
+    return max(1, min(fits, enough_tokens(model) // tokens))
+
+
+def enough_tokens(model: TransformersModel) -> int:
+    """Tokens that make a pass on the model's device efficient."""
+    return ENOUGH_TOKENS.get(model.device.type, ENOUGH_TOKENS["cuda"])
 
 
 def halving(run: Callable[[Sequence[Any]], Result], work: Sequence[Any]) -> Iterator[Result]:

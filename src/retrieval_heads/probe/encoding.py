@@ -48,22 +48,22 @@ def _encode_one(item: Item, tokenizer: PreTrainedTokenizerBase) -> Encoded:
         merged = tokens[: len(question)] != question
         alone = tokenizer.encode(text, add_special_tokens=False) if merged else tokens[len(question) :]
         candidates.append(tuple(alone))
-    prompt = tokenizer.encode(item.prompt)
+    read = tokenizer(item.prompt, return_offsets_mapping=bool(item.marks))
+    prompt = read.input_ids
     if not prompt:
         raise ValueError(f"the prompt {item.prompt!r} is no tokens; a candidate is scored after at least one")
     _check_distinguishable(item, candidates)
-    return Encoded(tuple(prompt), tuple(candidates), item.answer, _marks(item, tokenizer, len(prompt)))
+    marks = _marks(item, read.offset_mapping) if item.marks else (0,) * len(prompt)
+    return Encoded(tuple(prompt), tuple(candidates), item.answer, marks)
 
 
-def _marks(item: Item, tokenizer: PreTrainedTokenizerBase, count: int) -> tuple[int, ...]:
-    """A token is marked as its first character is, or, where that is a space, its next one."""
-    if not item.marks:
-        return (0,) * count
+def _marks(item: Item, spans: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """What the tokens with these spans are marked as: as their first character is, or, after spaces, the next one."""
     of_characters = [0] * len(item.prompt)
     for name, start, end in item.marks:
         of_characters[start:end] = [1 + MARKS.index(name)] * (end - start)
     found = []
-    for start, end in tokenizer(item.prompt, return_offsets_mapping=True).offset_mapping:
+    for start, end in spans:
         start += len(item.prompt[start:end]) - len(item.prompt[start:end].lstrip(" "))
         found.append(of_characters[start] if start < end else 0)
     return tuple(found)

@@ -10,7 +10,7 @@ import torch
 from ..interventions.edits import GENERATED, PROMPT, TARGET, Edit, Intervention, Pass, perform, sites, unapplied
 from ..progress import bar
 from ..tasks.items import Item
-from .batching import ENOUGH_TOKENS
+from .batching import enough_tokens
 from .encoding import Encoded, encode
 from .engine import INTACT
 
@@ -43,7 +43,7 @@ def write(
     edits = [edit for each in (*applied, intervention) for edit in each.edits(bare)]
     encoded = encode(items, model.tokenizer)
     longest = max(len(item.prompt) for item in encoded) + tokens
-    at_once = max(1, ENOUGH_TOKENS.get(model.device.type, ENOUGH_TOKENS["cuda"]) // longest)
+    at_once = max(1, enough_tokens(model) // longest)
     found = []
     for start in bar(range(0, len(encoded), at_once), progress=progress, desc="writing", unit="pass"):
         found += _write(bare, encoded[start : start + at_once], edits, tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -35,7 +35,7 @@ class Item:
     candidates: tuple[str, ...]
     answer: int
     group: str = ""  # what kind of question this is, for tasks of several kinds
-    marks: tuple[tuple[str, int, int], ...] = ()
+    marks: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 2:

@@ -19,8 +19,8 @@ each step needs the one before. What was found here, on models of a million or t
   and the question before both, it takes a second lookup, which a Llama finds and hybrids of this size did not.
 - Letters about facts whose letters were never trained depend on recall that nothing before it disturbs. Learned from
   statements alone, a fact was there by layer 2 (logit lens, 1.00) and, after options, in 0.7 of the cases only; the
-  letters came right about as often (0.75, where 0.97 of the trained ones had been learned a second time). Since
-  statements come after other things too (:func:`facts`), the two rise together.
+  letters came right about as often (0.75, where 0.97 of the trained ones had been learned a second time). With
+  statements after other things too (:func:`facts`) held-out letters end at 0.87, and a RecurrentGemma's at 0.74.
 """
 
 from __future__ import annotations
@@ -93,12 +93,16 @@ def dictionary(here: World, rng: random.Random, size: float, room: int) -> Docum
     keys, values = words[:pairs], words[pairs:]
     if rng.random() < 0.4:
         values = rng.sample(_NUMBERS, pairs)
-    document = [(INTRODUCTION + "".join(f"{key}:{value}\n" for key, value in zip(keys, values)), False)]
+    document = [(INTRODUCTION + _lines(keys, values), False)]
     left = room - _INTRODUCED - _LINE * pairs
     for i in rng.choices(range(pairs), k=left // _LINE):
         question = f"{keys[i]}:" if rng.random() < 0.7 else f"The value of the key '{keys[i]}' is"
         document += [(question, False), (f" {values[i]}", True), ("\n", False)]
     return document
+
+
+def _lines(keys: Sequence[str], values: Sequence[str]) -> str:
+    return "".join(f"{key}:{value}\n" for key, value in zip(keys, values))
 
 
 def facts(here: World, rng: random.Random, size: float, room: int) -> Document:
@@ -112,7 +116,7 @@ def facts(here: World, rng: random.Random, size: float, room: int) -> Document:
         document = [(option_lines(here.options(first, rng)[0]), False)]
     elif before < 0.7:
         words = rng.sample(here.nouns, 2 * rng.randint(1, len(LETTERS)))
-        document = [("".join(f"{key}: {value}\n" for key, value in zip(words[::2], words[1::2])), False)]
+        document = [(_lines(words[::2], words[1::2]), False)]
     for fact in [first, *rng.choices(here.facts, k=7)]:
         document += [(here.state(fact, rng), False), (f" {fact.answer}", True), (".\n", False)]
     return document
