@@ -77,6 +77,15 @@ def test_the_role_map_has_each_share_at_its_head():
         assert grid.mask.sum() == 4  # heads that were not measured
 
 
+def test_bars_are_a_measure_and_condition_each():
+    rows = [("m", c, k, v, v - 0.1, v + 0.1, 10) for c, v in (("a", 0.8), ("b", 0.4)) for k in ("facts", "needle")]
+    table = pd.DataFrame(rows, columns=["model", "condition", "measure", "value", "low", "high", "n"])
+    left, _ = plots.bars(pd.concat([table, table.assign(model="n")])).axes
+    assert [label.get_text() for label in left.get_xticklabels()] == ["facts", "needle"]
+    heights = [[bar.get_height() for bar in bars.patches] for bars in left.containers if hasattr(bars, "patches")]
+    assert heights == [[0.8, 0.8], [0.4, 0.4]]
+
+
 def test_retrieval_maps_have_the_end_of_the_prompt_at_the_bottom():
     rows = [(c, t, d, t / 1000 + d / 10) for c in ("intact", "k = 0") for t in (128, 64) for d in (0, 0.5, 1)]
     figure = plots.retrieval_maps(pd.DataFrame(rows, columns=["condition", "tokens", "depth", "value"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -254,6 +255,19 @@ def run(
         chosen = {} if profile is Profile.cpu else {"profile": profile.value}  # cpu is every chapter's default
         path = execute(chapter, chosen | parse_parameters(parameter), output)
         typer.echo(f"executed {chapter}: {path}")
+
+
+@app.command()
+def claims(
+    profile: Annotated[Profile, typer.Option(help="Whose verdicts to print.")] = Profile.cpu,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs: all profiles.")] = False,
+) -> None:
+    """Print every claim of the three papers with its verdict and what decided it."""
+    with one_line_errors():
+        from .evidence.scorecard import Scorecard
+
+        card = Scorecard()
+        typer.echo(json.dumps(card.data(), indent=1, ensure_ascii=False) if as_json else card.text(profile.value))
 
 
 def _report(scores: HeadScores, top: int, path: Path) -> None:

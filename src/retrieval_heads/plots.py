@@ -112,6 +112,32 @@ def changes(table: pd.DataFrame) -> Figure:
     return _closed(figure)
 
 
+def bars(table: pd.DataFrame, panel: str = "model") -> Figure:
+    """A bar a measure and condition, with its interval, one panel a value of ``panel``.
+
+    Args:
+        table: what :func:`.compare` returns, with a column ``panel``.
+    """
+    parts = dict(list(table.groupby(panel, sort=False)))
+    conditions, measures = list(table.condition.unique()), list(table.measure.unique())
+    width = 0.8 / len(conditions)
+    with style():
+        size = (1.1 * len(measures) * len(parts) * max(1, len(conditions) / 4) + 2.4, 3.0)
+        figure, panels = plt.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False)
+        for axes, (title, part) in zip(panels[0], parts.items()):
+            for i, condition in enumerate(conditions):
+                rows = part[part.condition == condition].set_index("measure").loc[measures]
+                places = np.arange(len(measures)) + (i - (len(conditions) - 1) / 2) * width
+                reach = _spread(rows, "value", "low", "high")
+                axes.bar(places, rows.value, width * 0.92, yerr=reach, label=condition, error_kw={"linewidth": 0.8})
+            axes.set(xticks=range(len(measures)), xticklabels=measures, ylim=(0, 1.03))
+            axes.set_title(title, loc="left", fontsize=10)
+        panels[0][0].set_ylabel("accuracy")
+        panels[0][-1].legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
+        figure.tight_layout()
+    return _closed(figure)
+
+
 def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[Head] = ()) -> Figure:
     """Every head by two measures of its damage, one panel a value of ``panel``; some heads named.
 
@@ -292,6 +318,7 @@ def _closed(figure: Figure) -> Figure:
 
 
 __all__ = [
+    "bars",
     "changes",
     "curves",
     "emergence",

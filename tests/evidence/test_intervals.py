@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from retrieval_heads.evidence.intervals import bootstrap_mean, wilson
+from retrieval_heads.evidence.intervals import Interval, bootstrap_mean, difference, share_of, wilson
 
 
 @given(st.integers(1, 2000), st.data())
@@ -58,3 +58,16 @@ def test_impossible_counts_are_refused(arguments):
 def test_nothing_to_resample_is_refused(values):
     with pytest.raises(ValueError, match="at least one number"):
         bootstrap_mean(values)
+
+
+def test_a_difference_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(4)
+    pairs = zip(rng.binomial(80, 0.8, 2000), rng.binomial(50, 0.3, 2000))
+    found = [difference(wilson(int(a), 80), wilson(int(b), 50)) for a, b in pairs]
+    assert 0.93 < np.mean([low <= 0.5 <= high for _, low, high, _ in found]) < 0.98
+
+
+def test_a_share_of_a_whole():
+    assert share_of(Interval(0.4, 0.3, 0.5, 7), 0.5) == Interval(0.8, 0.6, 1.0, 7)
+    with pytest.raises(ValueError, match="positive whole, got 0"):
+        share_of(Interval(0.4, 0.3, 0.5, 7), 0)

@@ -56,3 +56,27 @@ def bootstrap_mean(values: np.ndarray, level: float = 0.95, seed: int = 0, resam
     means = drawn @ distinct / len(values)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values.mean()), float(low), float(high), len(values))
+
+
+def difference(a: Interval, b: Interval) -> Interval:
+    """``a`` less ``b``, two independent estimates, by squares of the distances to their limits.
+
+    Newcombe, 1998, Statistics in Medicine 17, method 10. Its sample size is the smaller one.
+
+    >>> print(difference(wilson(56, 70), wilson(48, 80)))
+    0.200 [0.052, 0.334] (n=70)
+    """
+    value = a.value - b.value
+    below, above = np.hypot(a.value - a.low, b.high - b.value), np.hypot(a.high - a.value, b.value - b.low)
+    return Interval(value, float(value - below), float(value + above), min(a.n, b.n))
+
+
+def share_of(a: Interval, whole: float) -> Interval:
+    """An estimate as a share of a number that is taken as known.
+
+    Raises:
+        ValueError: the number is not positive.
+    """
+    if whole <= 0:
+        raise ValueError(f"a share needs a positive whole, got {whole}")
+    return Interval(a.value / whole, a.low / whole, a.high / whole, a.n)
