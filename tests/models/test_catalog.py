@@ -11,7 +11,7 @@ from huggingface_hub import errors as hub_errors
 from transformers import AutoTokenizer
 
 from retrieval_heads.models.cache import LoadError
-from retrieval_heads.models.catalog import CATALOG, Hub, WheelFile, find
+from retrieval_heads.models.catalog import CATALOG, Hub, Shipped, WheelFile, find
 from retrieval_heads.models.loading import load
 
 from ..families import save_tiny
@@ -21,11 +21,13 @@ from ..families import save_tiny
 def test_entries_say_what_they_are(name):
     entry = find(name)
     assert entry.name == name
-    assert entry.parameters > 0 and entry.download_bytes > 0
+    assert entry.parameters > 0 and (entry.download_bytes > 0) != isinstance(entry.source, Shipped)
     assert entry.licence and entry.description
     if isinstance(entry.source, WheelFile):
         assert len(entry.source.wheel.members[entry.source.path]) == 64
         assert entry.source.wheel.distribution in str(entry.source)
+    elif isinstance(entry.source, Shipped):
+        assert (entry.source.folder / "model.safetensors").is_file()
     else:
         assert isinstance(entry.source, Hub)
         assert entry.source.id.count("/") == 1

@@ -64,6 +64,11 @@ def _catalog(*entries: Entry) -> dict[str, Entry]:
     return {entry.name: entry for entry in entries}
 
 
+def _zoo(name: str, parameters: int, architecture: str) -> Entry:
+    path = f"zoo/{name}"
+    return Entry(path, Shipped(path), parameters, 0, "Apache-2.0", f"{architecture}, trained here on the small world")
+
+
 CATALOG: dict[str, Entry] = _catalog(
     Entry(
         name="smollm2-135m",
@@ -161,6 +166,8 @@ CATALOG: dict[str, Entry] = _catalog(
         licence="Jamba Open Model License",
         description="Jamba-Mini-1.6 (Mamba-1, attention in one layer of eight, mixture of experts)",
     ),
+    _zoo("jamba", 2_260_704, "Jamba (Mamba-1, attention in every second layer, mixture of experts)"),
+    _zoo("falcon_mamba", 1_060_480, "Falcon-Mamba (Mamba-1)"),
 )
 
 
