@@ -20,7 +20,8 @@ each step needs the one before. What was found here, on models of a million or t
 - Letters about facts whose letters were never trained depend on recall that nothing before it disturbs. Learned from
   statements alone, a fact was there by layer 2 (logit lens, 1.00) and, after options, in 0.7 of the cases only; the
   letters came right about as often (0.75, where 0.97 of the trained ones had been learned a second time). With
-  statements after other things too (:func:`facts`) held-out letters end at 0.87, and a RecurrentGemma's at 0.74.
+  statements after other things too (:func:`facts`) recall is whole (1.00 after options); held-out letters end at 0.97
+  in Jamba and 0.98 in Falcon-Mamba, at 0.84 in Llama and 0.71 in RecurrentGemma.
 """
 
 from __future__ import annotations
