@@ -13,7 +13,7 @@ import pandas as pd
 from ..files import write_whole
 from .claims import PROFILES, find_root, read_claims
 from .intervals import Interval
-from .judge import Verdict, decide, judge
+from .judge import Measured, Verdict, decide, judge
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -33,20 +33,20 @@ class Evidence:
     Args:
         chapter: its file's name.
         profile: cpu, gpu or paper.
-        folder: where the file goes; default: :func:`results_folder`.
 
     Raises:
         ValueError: an unknown profile, or no book here.
     """
 
-    def __init__(self, chapter: str, profile: str = "cpu", seed: int = 0, folder: Path | None = None) -> None:
+    def __init__(self, chapter: str, profile: str = "cpu", seed: int = 0) -> None:
         if profile not in PROFILES:
             raise ValueError(f"profile must be one of {', '.join(PROFILES)}, got {profile!r}")
         self.chapter, self.profile, self.seed = chapter, profile, seed
-        self.path = (folder or results_folder()) / f"{profile}.json"
+        self.path = results_folder() / f"{profile}.json"
         self.claims = {name: claim for name, claim in read_claims().items() if claim.chapter == chapter}
         self.measured: dict[str, dict[str, Interval]] = {}
-        self._models: dict[str, dict[str, Any]] = {}
+        self._commit = _commit()
+        self._described: list[tuple[TransformersModel, dict[str, Any]]] = []
 
     def record(self, name: str, found: Interval | tuple | float, model: TransformersModel) -> None:
         """A measurement of this chapter.
@@ -58,15 +58,11 @@ class Evidence:
         Raises:
             ValueError: an interval that does not contain its value.
         """
-        from ..models.loading import describe
-
         found = Interval(*found) if isinstance(found, tuple) else Interval(float(found), float(found), float(found), 1)
         found = Interval(*map(float, found[:3]), int(found.n))
         if not found.low - 1e-9 <= found.value <= found.high + 1e-9:  # resampled means carry rounding
             raise ValueError(f"{name!r}: {found} does not contain its value")
-        told = describe(model)
-        self._models[told["name"]] = told
-        self.measured.setdefault(name, {})[told["name"]] = found
+        self.measured.setdefault(name, {})[self._describe(model)["name"]] = found
         self._write()
 
     def verdicts(self) -> pd.DataFrame:
@@ -89,7 +85,7 @@ class Evidence:
                         f"it has {', '.join(map(repr, self.measured)) or 'nothing'}"
                     )
                 for model, found in self.measured[rule.measured].items():
-                    rows.append((claim.id, model, rule.measured, _say(found), rule.comparison, judge(rule, found)))
+                    rows.append((claim.id, model, rule.measured, str(found), rule.comparison, judge(rule, found)))
         columns = ["claim", "model", "measured", "found", "criterion", "verdict"]
         return pd.DataFrame([(*row[:-1], str(row[-1])) for row in rows], columns=columns).set_index(["claim", "model"])
 
@@ -101,13 +97,23 @@ class Evidence:
         ]
         return pd.DataFrame(rows, columns=["claim", "says", "the paper", "here"]).set_index("claim")
 
+    def _describe(self, model: TransformersModel) -> dict[str, Any]:
+        """What is said about the model; worked out once, because its fingerprint reads all weights."""
+        from ..models.loading import describe
+
+        for known, told in self._described:
+            if known is model:
+                return told
+        self._described.append((model, describe(model)))
+        return self._described[-1][1]
+
     def _write(self) -> None:
         everything = _read(self.path)
         everything[self.chapter] = {
             "seed": self.seed,
-            "commit": _commit(),
-            "models": self._models,
-            "measurements": {name: {m: i._asdict() for m, i in found.items()} for name, found in self.measured.items()},
+            "commit": self._commit,
+            "models": {told["name"]: told for _, told in self._described},
+            "measurements": as_data(self.measured),
         }
         text = json.dumps(dict(sorted(everything.items())), indent=1, ensure_ascii=False)
         write_whole(self.path, (text + "\n").encode())
@@ -119,9 +125,14 @@ def results_folder() -> Path:
     return Path(chosen) if chosen else find_root() / "results"
 
 
-def read_measurements(profile: str, folder: Path | None = None) -> dict[str, dict[str, dict[str, Interval]]]:
+def as_data(measured: Measured) -> dict[str, dict[str, dict[str, float]]]:
+    """Measurements as JSON data."""
+    return {name: {model: i._asdict() for model, i in found.items()} for name, found in measured.items()}
+
+
+def read_measurements(profile: str) -> dict[str, Measured]:
     """By chapter, the measurements of a profile, as :func:`decide` takes them; empty if there was no run."""
-    everything = _read((folder or results_folder()) / f"{profile}.json")
+    everything = _read(results_folder() / f"{profile}.json")
     return {
         chapter: {name: {m: Interval(**i) for m, i in found.items()} for name, found in part["measurements"].items()}
         for chapter, part in everything.items()
@@ -130,11 +141,6 @@ def read_measurements(profile: str, folder: Path | None = None) -> dict[str, dic
 
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _say(found: Interval) -> str:
-    exact = found.low == found.high
-    return f"{found.value:.3f}" if exact else f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}], n = {found.n}"
 
 
 def _commit() -> str | None:

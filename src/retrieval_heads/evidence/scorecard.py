@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from .claims import PROFILES, Claim, find_root, read_claims
-from .intervals import Interval
-from .judge import Verdict, decide
-from .measurements import read_measurements
+from .claims import PROFILES, Claim, read_claims
+from .judge import Measured, Verdict, decide
+from .measurements import as_data, read_measurements
 
 VERDICTS = "what-the-paper-reports-and-what-we-see"  # the heading of every chapter under which claims are decided
 PAPERS = {"A": "Gather and Aggregate", "B": "Some attention", "C": "Distillation"}
@@ -21,7 +19,7 @@ class Row(NamedTuple):
 
     claim: Claim
     verdicts: dict[str, Verdict]
-    found: dict[str, dict[str, dict[str, Interval]]]  # by profile, measurement and model
+    found: dict[str, Measured]  # by profile
 
     def why(self, profile: str) -> str:
         """Why there is no verdict; empty if there is one."""
@@ -33,21 +31,16 @@ class Row(NamedTuple):
 class Scorecard:
     """Every claim × every profile. In a notebook it shows as a table with filters.
 
-    Args:
-        root: the book's folder; default: the nearest one from here upward.
-        results: where the measurements are; default: as :func:`results_folder` says.
-
     Raises:
         ValueError: there is no book here, or its claims break the schema.
     """
 
-    def __init__(self, root: Path | None = None, results: Path | None = None) -> None:
-        claims = read_claims((root or find_root()) / "claims.yml")
-        measured = {profile: read_measurements(profile, results) for profile in PROFILES}
-        self.rows = [self._row(claim, measured) for claim in claims.values()]
+    def __init__(self) -> None:
+        measured = {profile: read_measurements(profile) for profile in PROFILES}
+        self.rows = [self._row(claim, measured) for claim in read_claims().values()]
 
     @staticmethod
-    def _row(claim: Claim, measured: dict[str, Any]) -> Row:
+    def _row(claim: Claim, measured: dict[str, dict[str, Measured]]) -> Row:
         names = [rule.measured for rule in claim.criteria]
         verdicts, found = {}, {}
         for profile in PROFILES:
@@ -69,10 +62,7 @@ class Scorecard:
                 "criteria": [f"{rule.measured} {rule.comparison}" for rule in row.claim.criteria],
                 "verdicts": {profile: str(verdict) for profile, verdict in row.verdicts.items()},
                 "reasons": {profile: why for profile in PROFILES if (why := row.why(profile))},
-                "measured": {
-                    profile: {name: {m: i._asdict() for m, i in models.items()} for name, models in found.items()}
-                    for profile, found in row.found.items()
-                },
+                "measured": {profile: as_data(found) for profile, found in row.found.items()},
             }
             for row in self.rows
         ]
@@ -85,10 +75,8 @@ class Scorecard:
             if why := row.why(profile):
                 lines.append(f"{'':26}{why}")
             for rule in row.claim.criteria:
-                for model, i in row.found[profile].get(rule.measured, {}).items():
-                    lines.append(
-                        f"{'':26}{rule.measured} {rule.comparison}: {i.value:.3f} [{i.low:.3f}, {i.high:.3f}], {model}"
-                    )
+                for model, found in row.found[profile].get(rule.measured, {}).items():
+                    lines.append(f"{'':26}{rule.measured} {rule.comparison}: {found}, {model}")
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts(profile).items())
         return "\n".join([*lines, "", f"{len(self.rows)} claims on the {profile} profile: {counts}"])
 
@@ -171,11 +159,11 @@ document.querySelectorAll(".scorecard").forEach((card) => {
     const words = by("words").value.toLowerCase();
     let count = 0;
     card.querySelectorAll("tbody tr").forEach((row) => {
-      row.hidden = (by("paper").value && row.dataset.paper !== by("paper").value)
-        || (by("verdict").value && row.dataset.verdict !== by("verdict").value)
-        || !row.textContent.toLowerCase().includes(words);
-      row.style.display = row.hidden ? "none" : "";
-      count += !row.hidden;
+      const shown = (!by("paper").value || row.dataset.paper === by("paper").value)
+        && (!by("verdict").value || row.dataset.verdict === by("verdict").value)
+        && row.textContent.toLowerCase().includes(words);
+      row.style.display = shown ? "" : "none";  // not `hidden`: on a phone rows have a display of their own
+      count += shown;
     });
     card.querySelector("output").textContent = `${count} claims`;
   };

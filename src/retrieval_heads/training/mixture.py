@@ -201,8 +201,9 @@ class Stage:
     rows: dict[int, dict[Kind, float]]
 
 
-# Copies; small dictionaries; facts; letters about them; everything. Facts are known before letters ask for them:
-# asked about what a model does not know yet, it learns the letters themselves by heart.
+# Copies; small dictionaries; facts; letters about them; everything. That facts come before letters was meant to keep
+# letters from being learned by heart. Llama and RecurrentGemma did no better for it (held-out letters 0.84 and 0.71,
+# with facts and letters together 0.87 and 0.74); the other models were trained in this order only.
 STAGES = (
     Stage(0.15, 0.0, {24: {copies: 1}}),
     Stage(0.21, 0.0, {24: {copies: 0.3}, 40: {marked_copies: 0.7}}),
