@@ -24,9 +24,11 @@ FOLDER = "RETRIEVAL_HEADS_RESULTS"  # environment variable: where results go; de
 class Evidence:
     """What one chapter measures, as it measures it.
 
-    >>> evidence = rh.Evidence("kv_retrieval", profile="cpu", seed=0)  # doctest: +SKIP
-    >>> evidence.record("facts lost", interval, model)  # doctest: +SKIP
-    >>> evidence.verdicts()  # doctest: +SKIP
+    In use::
+
+        evidence = rh.Evidence("kv_retrieval", profile="cpu", seed=0)
+        evidence.record("facts lost without the top three heads", interval, model)
+        evidence.verdicts()
 
     Every :meth:`record` writes ``results/PROFILE.json`` anew, this chapter's part replaced and nothing else.
 
