@@ -10,6 +10,7 @@ PIP := $(BIN)/pip --disable-pip-version-check
 CHAPTERS := $(sort $(wildcard book/*.ipynb))
 EXECUTED := $(CHAPTERS:book/%=_build/executed/%)
 LIBRARY := $(sort $(shell find src -name '*.py'))
+RESULTS := $(CURDIR)/_build/results
 PAGE := _config.yml _toc.yml $(wildcard book/*.md book/_static/*)
 
 export TOKENIZERS_PARALLELISM := false
@@ -36,6 +37,7 @@ html: ## render the outputs stored in book/ to _build/html/index.html; execute n
 outputs: $(EXECUTED) ## execute the chapters that changed and store their outputs in book/
 	@for copy in $(EXECUTED); do \
 	    cmp -s $$copy book/$${copy##*/} || cp -v $$copy book/; touch $$copy; done
+	@mkdir -p results && cp $(RESULTS)/*.json results/
 	@$(BIN)/python -c 'from retrieval_heads.chapters import first_figure; \
 	    first_figure("book/kv_retrieval.ipynb", "book/_static/head_map.png")' # the README shows it
 	@echo "book/ stores the outputs of the last run; git diff shows what they changed"
@@ -43,7 +45,8 @@ outputs: $(EXECUTED) ## execute the chapters that changed and store their output
 # nbval runs every chapter again and compares what its cells print with the stored outputs (not the pixels of figures).
 test: $(INSTALLED) ## unit tests, the examples in docstrings, and every chapter against its stored outputs
 	@$(BIN)/retrieval-heads fetch # or a cell that fetches says so, which is no output of the chapter
-	@CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
+	@rm -rf _build/tested && mkdir -p _build && cp -r results _build/tested # what the chapters measure now goes there
+	@RETRIEVAL_HEADS_RESULTS=$(CURDIR)/_build/tested CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
 	    tests src $(CHAPTERS)
 
 zoo: $(INSTALLED) ## train every model of the zoo from nothing (about an hour each on one core) and store them in zoo/
@@ -69,7 +72,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 # What it needs is fetched first: a download's bar is no output of a chapter.
 _build/executed/%.ipynb: book/%.ipynb $(LIBRARY) constraints.txt | $(INSTALLED)
 	@mkdir -p $(@D) && $(BIN)/retrieval-heads fetch
-	CUDA_VISIBLE_DEVICES= $(BIN)/retrieval-heads run $* --output $@
+	@test -d $(RESULTS) || cp -r results $(RESULTS) # a chapter replaces its own part
+	RETRIEVAL_HEADS_RESULTS=$(RESULTS) CUDA_VISIBLE_DEVICES= $(BIN)/retrieval-heads run $* --output $@
+
+# The scorecard reads what the others measured.
+_build/executed/scorecard.ipynb: $(filter-out %/scorecard.ipynb,$(EXECUTED)) claims.yml
 
 # Both render a staged copy of the book into the one _build/html, and each takes away the other's stamp.
 _build/html/.book: $(EXECUTED) $(PAGE) | $(INSTALLED)

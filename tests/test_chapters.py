@@ -20,6 +20,7 @@ def book(tmp_path, monkeypatch):
     cells = [
         nbformat.v4.new_code_cell("profile = 'cpu'\nseed = 0", metadata={"tags": ["parameters"]}),
         nbformat.v4.new_code_cell("import os\nprint(profile, seed, os.path.basename(os.getcwd()))"),
+        nbformat.v4.new_code_cell("print(os.environ.get('RETRIEVAL_HEADS_RESULTS'))"),
         nbformat.v4.new_code_cell("assert seed != 13"),
     ]
     notebook = nbformat.v4.new_notebook(cells=cells)
@@ -40,12 +41,23 @@ def test_a_chapter_is_executed_with_its_parameters_and_stays_as_it_was(book):
     assert (book / "book" / "small.ipynb").read_bytes() == before
 
 
+def test_a_run_of_your_own_keeps_its_measurements_apart(book, monkeypatch):
+    def printed(parameters):
+        cells = json.loads(execute("small", parameters).read_text())["cells"]
+        return "".join(cells[-2]["outputs"][0]["text"]).strip()
+
+    monkeypatch.delenv("RETRIEVAL_HEADS_RESULTS", raising=False)
+    assert printed({"seed": 7}) == str(book / "_build/runs/results") and printed({}) == "None"
+    monkeypatch.setenv("RETRIEVAL_HEADS_RESULTS", "chosen")
+    assert printed({"seed": 7}) == "chosen"
+
+
 def test_nothing_of_the_run_itself_is_stored(book):
     notebook = json.loads(execute("small", {}, book / "out.ipynb").read_text())
-    assert len(notebook["cells"]) == 3 and [cell["id"] for cell in notebook["cells"]]
+    assert len(notebook["cells"]) == 4 and [cell["id"] for cell in notebook["cells"]]
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
     assert "version" not in notebook["metadata"]["language_info"]
-    assert [cell["metadata"] for cell in notebook["cells"]] == [{"tags": ["parameters"]}, {}, {}]
+    assert [cell["metadata"] for cell in notebook["cells"]] == [{"tags": ["parameters"]}, {}, {}, {}]
     assert str(book) not in json.dumps(notebook)
     assert execute("small", {}) == Path("_build/executed/small.ipynb")
 

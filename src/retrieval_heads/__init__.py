@@ -49,6 +49,7 @@ _HOME = {
     "describe": "models.loading",
     "difference": "evidence.intervals",
     "during": "interventions.during",
+    "estimate": "probe.conditions",
     "evaluate": "training.evaluation",
     "grade": "tasks.rubric",
     "heads_of": "models.families",

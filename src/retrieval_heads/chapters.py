@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from .evidence.measurements import FOLDER
 from .files import write_whole
 
 BOOK = Path("book")
@@ -20,7 +22,9 @@ def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None
     Args:
         parameters: values for the chapter's cell tagged ``parameters``.
         output: where to; None writes ``_build/executed/CHAPTER.ipynb``, or ``_build/runs/CHAPTER.ipynb`` if there
-            are parameters: a run of your own is not taken for the book's. The chapter itself is never changed.
+            are parameters: a run of your own is not taken for the book's, and what it measures goes into
+            ``_build/runs/results`` (unless the environment has ``RETRIEVAL_HEADS_RESULTS``). The chapter itself is
+            never changed.
 
     Raises:
         ValueError: there is no such chapter here, or it has no parameter of that name.
@@ -41,6 +45,8 @@ def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None
     output = output or (RUNS if parameters else EXECUTED) / source.name
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_suffix(".running.ipynb")
+    own = {FOLDER: str((RUNS / "results").absolute())} if parameters and FOLDER not in os.environ else {}
+    os.environ |= own  # the kernel inherits it
     try:
         papermill.execute_notebook(
             source,
@@ -53,6 +59,8 @@ def execute(chapter: str, parameters: dict[str, Any], output: Path | None = None
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
+        for name in own:
+            del os.environ[name]
     return output
 
 

@@ -9,7 +9,7 @@ from retrieval_heads.evidence.intervals import bootstrap_mean, wilson
 from retrieval_heads.heads import HeadSet
 from retrieval_heads.interventions.knockout import Knockout
 from retrieval_heads.models.loading import load
-from retrieval_heads.probe.conditions import LOSS, compare, show
+from retrieval_heads.probe.conditions import LOSS, compare, estimate, show
 from retrieval_heads.probe.engine import score
 from retrieval_heads.probe.language_loss import language_loss
 from retrieval_heads.tasks.kv_retrieval import KVRetrieval
@@ -71,3 +71,14 @@ def test_a_table_to_read(model):
     assert shown.loc["a", "KV"].count("[") == 1
     changes = show(compare(model, {"b": [], "a": ["L0H0"]}, {"KV": TASK}), "change")
     assert changes.loc["b", "KV"] == "+0.00 [+0.00, +0.00]"
+
+
+def test_an_estimate_is_one_row_of_the_table(model):
+    table = compare(model, {"intact": [], "without": HEADS}, {"KV": TASK})
+    found = estimate(table, condition="without", measure="KV")
+    assert tuple(found) == tuple(table.iloc[1][["value", "low", "high", "n"]])
+    lost = -estimate(table, "change", condition="without")
+    assert tuple(lost[:3]) == tuple(-table.iloc[1][["change", "change_high", "change_low"]])
+    for chosen in ({"measure": "KV"}, {"condition": "other"}):
+        with pytest.raises(ValueError, match="rows of the table have"):
+            estimate(table, **chosen)

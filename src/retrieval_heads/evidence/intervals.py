@@ -19,6 +19,9 @@ class Interval(NamedTuple):
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] (n={self.n})"
 
+    def __neg__(self) -> Interval:
+        return Interval(-self.value, -self.high, -self.low, self.n)
+
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """A proportion with Wilson's score interval.

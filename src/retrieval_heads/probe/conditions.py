@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ..evidence.intervals import bootstrap_mean
+from ..evidence.intervals import Interval, bootstrap_mean
 from ..heads import Head
 from ..interventions.edits import Intervention
 from ..interventions.knockout import Knockout
@@ -60,17 +60,43 @@ def compare(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def estimate(table: pd.DataFrame, column: str = "value", **chosen: object) -> Interval:
+    """One cell of the table of :func:`compare`, with its interval and sample size.
+
+    In use::
+
+        lost = -rh.estimate(costs, "change", condition="L18H6", measure="KV retrieval")
+
+    Args:
+        column: ``value`` or ``change``.
+        chosen: what the row has in other columns.
+
+    Raises:
+        ValueError: no row is so, or more than one.
+    """
+    rows = table
+    for name, value in chosen.items():
+        rows = rows[rows[name] == value]
+    if len(rows) != 1:
+        raise ValueError(f"{len(rows)} rows of the table have {chosen}; an estimate is one row")
+    return Interval(*(float(rows[name].iloc[0]) for name in _columns(column)), int(rows.n.iloc[0]))
+
+
+def _columns(column: str) -> tuple[str, str, str]:
+    """The column's name and those of its interval."""
+    return (column, "low", "high") if column == "value" else (column, f"{column}_low", f"{column}_high")
+
+
 def show(table: pd.DataFrame, column: str = "value", digits: int = 2) -> pd.DataFrame:
     """The same as a table to read: conditions × measures, each cell ``value [low, high]``.
 
     Args:
         column: ``value`` or ``change``.
     """
-    low, high = ("low", "high") if column == "value" else (f"{column}_low", f"{column}_high")
     sign = "" if column == "value" else "+"
     cells = [
         f"{v:{sign}.{digits}f} [{a:{sign}.{digits}f}, {b:{sign}.{digits}f}]"
-        for v, a, b in table[[column, low, high]].to_numpy()
+        for v, a, b in table[list(_columns(column))].to_numpy()
     ]
     wide = table.assign(cell=cells).pivot(index="condition", columns="measure", values="cell")
     return wide.loc[list(table.condition.unique()), list(table.measure.unique())].rename_axis(index=None, columns=None)

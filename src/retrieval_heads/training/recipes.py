@@ -65,6 +65,7 @@ RECIPES: dict[str, Recipe] = {
                 "max_position_embeddings": 2048,
                 **_ATTENTION,
             },
+            weight_decay=0.5,  # at 0.1 it learned letters a second time, by heart: 0.84 on held-out facts
         ),
         Recipe(
             "falcon_mamba",
@@ -110,6 +111,7 @@ RECIPES: dict[str, Recipe] = {
                 "attention_window_size": 2048,
             },
             learning_rate=2e-3,
+            weight_decay=0.5,  # as in llama; 0.71 at 0.1
         ),
         Recipe(
             "jamba",
