@@ -166,6 +166,8 @@ CATALOG: dict[str, Entry] = _catalog(
         licence="Jamba Open Model License",
         description="Jamba-Mini-1.6 (Mamba-1, attention in one layer of eight, mixture of experts)",
     ),
+    _zoo("llama", 2_013_824, "Llama"),
+    _zoo("recurrent_gemma", 1_336_960, "RecurrentGemma (RG-LRU, attention in every second layer)"),
     _zoo("jamba", 2_260_704, "Jamba (Mamba-1, attention in every second layer, mixture of experts)"),
     _zoo("falcon_mamba", 1_060_480, "Falcon-Mamba (Mamba-1)"),
 )
