@@ -13,11 +13,15 @@ LIBRARY := $(sort $(shell find src -name '*.py'))
 RESULTS := $(CURDIR)/_build/results
 PAGE := _config.yml _toc.yml $(wildcard book/*.md book/_static/*)
 
+# Chapters and test files run JOBS at a time, each on its share of the cores: small models gain little from more than one.
+JOBS ?= 2
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+export OMP_NUM_THREADS ?= $(shell expr $(CORES) / $(JOBS) \| 1)
+
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_DISABLE_TELEMETRY := 1
 export PYTHONHASHSEED := 0
 
-.NOTPARALLEL: # a chapter uses every core there is
 .DELETE_ON_ERROR:
 .PHONY: help book html outputs test zoo constraints clean
 
@@ -26,7 +30,7 @@ help: ## this list
 
 book: ## execute copies of the chapters that changed, render them to _build/html/index.html
 	@if $(MAKE) -qs _build/html/.book; then \
-	    echo "Nothing has changed since the last make book."; else $(MAKE) -s _build/html/.book; fi
+	    echo "Nothing has changed since the last make book."; else $(MAKE) -s -j$(JOBS) _build/html/.book; fi
 	@echo "The book, executed here: _build/html/index.html"
 
 html: ## render the outputs stored in book/ to _build/html/index.html; execute nothing
@@ -34,7 +38,8 @@ html: ## render the outputs stored in book/ to _build/html/index.html; execute n
 	    echo "Nothing has changed since the last make html."; else $(MAKE) -s _build/html/.stored; fi
 	@echo "The book, as stored: _build/html/index.html"
 
-outputs: $(EXECUTED) ## execute the chapters that changed and store their outputs in book/
+outputs: ## execute the chapters that changed and store their outputs in book/
+	@$(MAKE) -s -j$(JOBS) $(EXECUTED)
 	@for copy in $(EXECUTED); do \
 	    cmp -s $$copy book/$${copy##*/} || cp -v $$copy book/; touch $$copy; done
 	@mkdir -p results && cp $(RESULTS)/*.json results/
@@ -46,8 +51,9 @@ outputs: $(EXECUTED) ## execute the chapters that changed and store their output
 test: $(INSTALLED) ## unit tests, the examples in docstrings, and every chapter against its stored outputs
 	@$(BIN)/retrieval-heads fetch # or a cell that fetches says so, which is no output of the chapter
 	@rm -rf _build/tested && mkdir -p _build && cp -r results _build/tested # what the chapters measure now goes there
-	@RETRIEVAL_HEADS_RESULTS=$(CURDIR)/_build/tested CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
-	    tests src $(CHAPTERS)
+	@RETRIEVAL_HEADS_RESULTS=$(CURDIR)/_build/tested CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q \
+	    -n $(JOBS) --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg \
+	    $(CHAPTERS) tests src
 
 zoo: $(INSTALLED) ## train every model of the zoo from nothing (about an hour each on one core) and store them in zoo/
 	@for name in $$($(BIN)/python -c 'from retrieval_heads.training.recipes import RECIPES; print(*RECIPES)'); do \
@@ -69,11 +75,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 # A chapter runs again when it, the library or a package's version has changed, and not when only .venv is new.
-# What it needs is fetched first: a download's bar is no output of a chapter.
-_build/executed/%.ipynb: book/%.ipynb $(LIBRARY) constraints.txt | $(INSTALLED)
-	@mkdir -p $(@D) && $(BIN)/retrieval-heads fetch
-	@test -d $(RESULTS) || cp -r results $(RESULTS) # a chapter replaces its own part
+_build/executed/%.ipynb: book/%.ipynb $(LIBRARY) constraints.txt | _build/.ready
 	RETRIEVAL_HEADS_RESULTS=$(RESULTS) CUDA_VISIBLE_DEVICES= $(BIN)/retrieval-heads run $* --output $@
+
+# What chapters need is fetched first: a download's bar is no output of a chapter. Each replaces its part of the results.
+_build/.ready: | $(INSTALLED)
+	@mkdir -p _build/executed && $(BIN)/retrieval-heads fetch
+	@test -d $(RESULTS) || cp -r results $(RESULTS)
+	@touch $@
 
 # The scorecard reads what the others measured.
 _build/executed/scorecard.ipynb: $(filter-out %/scorecard.ipynb,$(EXECUTED)) claims.yml

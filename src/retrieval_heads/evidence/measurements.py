@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from filelock import FileLock
 
 from ..files import write_whole
 from .claims import PROFILES, find_root, read_claims
@@ -110,15 +111,17 @@ class Evidence:
         return self._described[-1][1]
 
     def _write(self) -> None:
-        everything = _read(self.path)
-        everything[self.chapter] = {
-            "seed": self.seed,
-            "commit": self._commit,
-            "models": {told["name"]: told for _, told in self._described},
-            "measurements": as_data(self.measured),
-        }
-        text = json.dumps(dict(sorted(everything.items())), indent=1, ensure_ascii=False)
-        write_whole(self.path, (text + "\n").encode())
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.lock"):  # another chapter may run beside this one
+            everything = _read(self.path)
+            everything[self.chapter] = {
+                "seed": self.seed,
+                "commit": self._commit,
+                "models": {told["name"]: told for _, told in self._described},
+                "measurements": as_data(self.measured),
+            }
+            text = json.dumps(dict(sorted(everything.items())), indent=1, ensure_ascii=False)
+            write_whole(self.path, (text + "\n").encode())
 
 
 def results_folder() -> Path:

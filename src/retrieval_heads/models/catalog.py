@@ -170,6 +170,7 @@ CATALOG: dict[str, Entry] = _catalog(
     _zoo("recurrent_gemma", 1_336_960, "RecurrentGemma (RG-LRU, attention in every second layer)"),
     _zoo("jamba", 2_260_704, "Jamba (Mamba-1, attention in every second layer, mixture of experts)"),
     _zoo("falcon_mamba", 1_060_480, "Falcon-Mamba (Mamba-1)"),
+    _zoo("mamba2", 1_257_280, "Mamba-2"),
 )
 
 
