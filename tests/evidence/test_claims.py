@@ -17,6 +17,13 @@ def test_every_claim_of_the_papers_is_there():
     assert list(read_claims()) == IDS
 
 
+def test_every_chapter_that_decides_a_claim_is_in_the_book_under_the_heading_that_the_scorecard_links_to():
+    for claim in read_claims().values():
+        if claim.chapter:
+            chapter = (find_root() / "book" / f"{claim.chapter}.ipynb").read_text(encoding="utf-8")
+            assert "## What the paper reports, and what we see" in chapter, claim.id
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
