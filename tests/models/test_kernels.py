@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from types import SimpleNamespace
 
@@ -116,3 +117,12 @@ def test_the_scans_equal_the_loops_that_they_stand_in_for(kind):
         finally:
             setattr(holder, name, fast)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+
+
+def test_a_cpu_is_not_told_to_install_a_gpus_kernels():
+    kernels.prepare(model("mamba", "cpu"))
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+    told = "`conv` is falling back to its reference PyTorch implementation because `causal_conv1d` is not installed."
+    for text, kept in ((told, False), ("another word", True)):
+        record = logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None)
+        assert bool(logger.filter(record)) is kept

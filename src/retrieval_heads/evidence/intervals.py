@@ -20,7 +20,7 @@ class Interval(NamedTuple):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] (n={self.n})"
 
     def __neg__(self) -> Interval:
-        return Interval(-self.value, -self.high, -self.low, self.n)
+        return Interval(0.0 - self.value, 0.0 - self.high, 0.0 - self.low, self.n)  # no -0.0, which prints as -0.000
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:

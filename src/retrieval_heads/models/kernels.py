@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,17 @@ def prepare(module: PreTrainedModel) -> None:
     """
     family = FAMILIES.get(module.config.model_type)
     kinds = {row.kind for row in family.rows} if family else set()
+    # transformers recommends the kernels on every machine, a CPU too. The same filter twice is one.
+    logging.getLogger("transformers.integrations.hub_kernels").addFilter(_not_about_kernels)
     if any(parameter.device.type == "cuda" for parameter in module.parameters()):
         if kinds & {"mamba", "mamba2"}:  # neither package has a kernel for the RG-LRU
             _say_what_is_missing()
     elif kinds - {"attention"}:
         scans.install()
+
+
+def _not_about_kernels(record: logging.LogRecord) -> bool:
+    return "falling back to its reference PyTorch implementation" not in record.getMessage()
 
 
 @cache  # said once

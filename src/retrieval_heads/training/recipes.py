@@ -76,7 +76,14 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "mamba2",
             "mamba2",
-            {"num_hidden_layers": 8, "num_heads": 8, "head_dim": 32, "n_groups": 1, "state_size": 128, "chunk_size": 64},
+            {
+                "num_hidden_layers": 8,
+                "num_heads": 8,
+                "head_dim": 32,
+                "n_groups": 1,
+                "state_size": 128,
+                "chunk_size": 64,
+            },
             learning_rate=2e-3,
         ),
         Recipe(
