@@ -67,6 +67,10 @@ def test_a_difference_covers_the_truth_as_often_as_it_says():
     assert 0.93 < np.mean([low <= 0.5 <= high for _, low, high, _ in found]) < 0.98
 
 
+def test_the_opposite_of_nothing_prints_as_nothing():
+    assert str(-Interval(0.0, 0.0, 0.0, 7)) == "0.000 [0.000, 0.000] (n=7)"
+
+
 def test_a_share_of_a_whole():
     assert share_of(Interval(0.4, 0.3, 0.5, 7), 0.5) == Interval(0.8, 0.6, 1.0, 7)
     with pytest.raises(ValueError, match="positive whole, got 0"):
