@@ -99,7 +99,8 @@ def changes(table: pd.DataFrame) -> Figure:
     """
     with style():
         names, measures = list(table.condition.unique())[1:], list(table.measure.unique())
-        size = (2.1 * len(measures) + 1.6, 0.3 * len(names) + 1.0)
+        beside = max(1.6, 0.085 * max(map(len, names)))  # inches for the names
+        size = (2.1 * len(measures) + beside, 0.3 * len(names) + 1.0)
         figure, panels = plt.subplots(1, len(measures), figsize=size, sharey=True, squeeze=False)
         for axes, measure in zip(panels[0], measures):
             rows = table[table.measure == measure].set_index("condition").loc[names[::-1]]
