@@ -74,19 +74,24 @@ def curves(table: pd.DataFrame, x: str, chance: str | None = None, panel: str | 
     """
     parts = {"": table} if panel is None else dict(list(table.groupby(panel, sort=False)))
     size = (6.8, 3.6) if panel is None else (2.9 * len(parts) + 1.9, 3.0)
+    colours = {label: f"C{i}" for i, label in enumerate(table.condition.unique())}  # the same in every panel
+    drawn = {}
     with style():
         figure, panels = plt.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False)
         for axes, (title, part) in zip(panels[0], parts.items()):
             for label, line in part.groupby("condition", sort=False):
-                (drawn,) = axes.plot(line[x], line["value"], marker="o", markersize=4, label=label)
-                axes.fill_between(line[x], line["low"], line["high"], alpha=0.15, color=drawn.get_color(), linewidth=0)
+                points = {"marker": "o", "markersize": 4, "color": colours[label]}
+                (drawn[label],) = axes.plot(line[x], line["value"], **points)
+                axes.fill_between(line[x], line["low"], line["high"], alpha=0.15, color=colours[label], linewidth=0)
             if chance is not None:
                 points = part.drop_duplicates(x)
-                axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR, label="guessing")
+                (guessing,) = axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR)
             axes.set(xlabel=x, ylim=(0, 1.03), xticks=sorted(part[x].unique()))
             axes.set_title(title, loc="left", fontsize=10)
         panels[0][0].set_ylabel(table.measure.iloc[0])
-        panels[0][-1].legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
+        if chance is not None:
+            drawn["guessing"] = guessing  # last in the legend
+        panels[0][-1].legend(drawn.values(), drawn, frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
         figure.tight_layout()
     return _closed(figure)
 
