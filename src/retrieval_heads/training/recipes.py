@@ -91,7 +91,8 @@ RECIPES: dict[str, Recipe] = {
             "zamba2",
             {
                 "num_hidden_layers": 6,
-                "layers_block_type": ["hybrid", "mamba"] * 3,
+                # Mamba first: attention can look for a token's predecessor only after a layer that mixes neighbours.
+                "layers_block_type": ["mamba", "hybrid"] * 3,
                 "intermediate_size": 512,
                 # The shared block reaches the residual stream through two projections and a Mamba layer only; at the
                 # usual 0.02 its gradients are 25 times smaller than a Llama's, and copying is never found.
@@ -103,6 +104,7 @@ RECIPES: dict[str, Recipe] = {
                 **_ATTENTION,
             },
             learning_rate=2e-3,
+            steps=3600,
         ),
         Recipe(
             "recurrent_gemma",
