@@ -127,3 +127,20 @@ def test_the_score_map_shows_the_accuracies_and_colours_what_is_above_guessing()
     assert [text.get_text() for text in axes.texts] == ["1.00", "0.55", "0.25", "0.10"]
     assert axes.collections[0].get_array().reshape(2, 2)[:, 1].tolist() == pytest.approx([0.5, 0.0])
     assert axes.get_xticklabels()[1].get_text() == "kv  (0.10)"
+
+
+def test_mixing_maps_are_shares_with_tokens_on_both_axes_and_lines_between_segments():
+    tokens, matrix = ["a", " b", "\n", "c"], np.tril(-np.ones((4, 4)))
+    figure = plots.mixing_maps({"one": matrix, "two": np.eye(4), "three": matrix}, tokens, columns=2)
+    one, two, three, empty = figure.axes
+    assert [axes.get_title(loc="left") for axes in (one, two, three)] == ["one", "two", "three"]
+    assert not empty.get_visible()
+    drawn = one.collections[0].get_array().reshape(4, 4)
+    assert drawn[3].tolist() == [0.25] * 4 and drawn.mask[0].tolist() == [False, True, True, True]
+    for labels in (one.get_xticklabels(), one.get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["a", "b", "⏎", "c"]
+    (across,) = one.collections[1].get_segments()
+    assert across.tolist() == [[0, 3], [3, 3]]
+    other = {"one": tokens, "two": ["d", "e"]}  # two models cut a prompt differently
+    one, two = plots.mixing_maps({"one": matrix, "two": np.eye(2)}, other).axes
+    assert [len(axes.get_yticklabels()) for axes in (one, two)] == [4, 2]

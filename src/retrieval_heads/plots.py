@@ -170,26 +170,42 @@ def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[H
     return _closed(figure)
 
 
-def mixing_maps(maps: Mapping[str, ArrayLike], tokens: Sequence[str]) -> Figure:
+def mixing_maps(
+    maps: Mapping[str, ArrayLike], tokens: Sequence[str] | Mapping[str, Sequence[str]], columns: int | None = None
+) -> Figure:
     """Mixing matrices side by side: row i is what token i's output is made of, as shares of its absolute weights.
+
+    Thin lines part the text's own lines: each ends in a token that begins with a newline.
 
     Args:
         maps: a title for each matrix (tokens, tokens).
-        tokens: the prompt's tokens, for both axes.
+        tokens: the prompt's tokens, for both axes; by title if models cut the prompt into different tokens.
+        columns: panels side by side, the others below; None is all of them.
     """
-    names = [token.replace("\n", "⏎").strip() or "␣" for token in tokens]
-    size = 0.15 * len(names) + 0.7
+    texts = {title: tokens[title] if isinstance(tokens, Mapping) else tokens for title in maps}
+    size = 0.155 * max(map(len, texts.values())) + 0.9
+    columns = min(columns or len(maps), len(maps))
+    rows = -(-len(maps) // columns)
     with style():
-        figure, panels = plt.subplots(1, len(maps), figsize=(size * len(maps), size), squeeze=False, sharey=True)
-        for axes, (title, matrix) in zip(panels[0], maps.items()):
+        figure, panels = plt.subplots(rows, columns, figsize=(size * columns, size * rows), squeeze=False)
+        for axes, (title, matrix) in zip(panels.flat, maps.items()):
+            names = [token.replace("\n", "⏎").strip() or "␣" for token in texts[title]]
+            ends = [i + 1 for i, token in enumerate(texts[title][:-1]) if token.startswith("\n")]
             hidden = np.triu(np.ones((len(names), len(names)), dtype=bool), 1)
             grid = pd.DataFrame(shares(matrix), index=names, columns=names)
             sns.heatmap(grid, mask=hidden, ax=axes, cmap="rocket_r", vmin=0, vmax=1, square=True, cbar=False,
                         xticklabels=True, yticklabels=True)  # fmt: skip
-            axes.tick_params(length=0, labelsize=6)
+            axes.hlines(ends, 0, ends, color="0.6", linewidth=0.6)
+            axes.vlines(ends, ends, len(names), color="0.6", linewidth=0.6)
+            axes.tick_params(length=0, labelsize=7)
+            axes.tick_params(axis="x", labelrotation=90)
             axes.set_title(title, loc="left", fontsize=10)
+        for axes in panels[-1]:
             axes.set_xlabel("reads")
-        panels[0][0].set_ylabel("token")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("token")
+        for axes in panels.flat[len(maps) :]:
+            axes.set_visible(False)
         figure.tight_layout()
     return _closed(figure)
 

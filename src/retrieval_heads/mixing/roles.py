@@ -42,8 +42,8 @@ def roles(model: TransformersModel, items: Sequence[Item], heads: Iterable[Head 
     found = resolve(model, heads)
     sums = {head: np.zeros(2) for head in found}
     for item in items:
-        lines, ends = _lines(model.tokenizer, item)
-        asked = lines == _asked_line(item)
+        lines, ends = dictionary_lines(model.tokenizer, item)
+        asked = lines == asked_line(item)
         rest_of_line = (lines[:, None] == lines) & ~np.eye(len(lines), dtype=bool)
         for head, mixing in mixings(model, item.prompt, found).items():
             gather = mass(mixing.matrix, rest_of_line)[ends].mean()
@@ -55,8 +55,12 @@ def roles(model: TransformersModel, items: Sequence[Item], heads: Iterable[Head 
     return table
 
 
-def _lines(tokenizer, item: Item) -> tuple[np.ndarray, list[int]]:
-    """Each token's line of the prompt, and the tokens that end the dictionary's lines (its title's aside)."""
+def dictionary_lines(tokenizer, item: Item) -> tuple[np.ndarray, list[int]]:
+    """Each token's line of the prompt, and the tokens that end the dictionary's lines (its title's aside).
+
+    Raises:
+        ValueError: a line does not end in a token of its own.
+    """
     encoded = tokenizer(item.prompt, return_offsets_mapping=True)
     starts = [start for start, _ in encoded.offset_mapping]
     lines = np.array([item.prompt.count("\n", 0, start) for start in starts])
@@ -66,8 +70,12 @@ def _lines(tokenizer, item: Item) -> tuple[np.ndarray, list[int]]:
     return lines, ends
 
 
-def _asked_line(item: Item) -> int:
-    """The line of the context that begins like the question and holds its answer."""
+def asked_line(item: Item) -> int:
+    """The line of the context that begins like the question and holds its answer.
+
+    Raises:
+        ValueError: there is none.
+    """
     pair = item.question + item.candidates[item.answer]
     for number, line in enumerate(item.context.split("\n")):
         if line == pair:
