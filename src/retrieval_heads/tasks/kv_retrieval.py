@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -72,6 +73,21 @@ class KVRetrieval(Task):
         keys, values = self._vocabulary(tokenizer)
         rng = random.Random(self.seed)
         return [item for _ in range(self.dictionaries) for item in self._dictionary(keys, values, rng)]
+
+    def counterfactual(self, item: Item) -> Item:
+        """The same question of the same dictionary, but the right value has changed places with the next line's.
+
+        >>> item = Item(INTRODUCTION + "cat:7\\ndog:3\\n", "dog:", ("7", "3"), answer=1)
+        >>> other = KVRetrieval(pairs=2).counterfactual(item)
+        >>> other.context.splitlines()[1:], other.candidates[other.answer]
+        (['cat:3', 'dog:7'], '7')
+        """
+        lines = item.context.split("\n")
+        first = INTRODUCTION.count("\n")  # a candidate for each line, in their order
+        other = (item.answer + 1) % len(item.candidates)
+        (key, right), (beside, wrong) = (lines[first + i].split(":") for i in (item.answer, other))
+        lines[first + item.answer], lines[first + other] = f"{key}:{wrong}", f"{beside}:{right}"
+        return replace(item, context="\n".join(lines), answer=other)
 
     def _dictionary(self, keys: list[str], values: list[str], rng: random.Random) -> Iterator[Item]:
         """The items of one random dictionary."""
