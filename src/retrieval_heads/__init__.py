@@ -61,6 +61,7 @@ _HOME = {
     "load": "models.loading",
     "mask_last_row": "interventions.mask",
     "measures": "mixing.measures",
+    "minimal": "probe.minimal",
     "mixings": "mixing.matrices",
     "patching": "probe.patching",
     "plots": "plots",
