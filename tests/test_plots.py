@@ -55,6 +55,8 @@ def test_curves_and_changes_draw_one_line_or_row_a_condition():
     left, right = plots.curves(both, "pairs", panel="model").axes
     assert [left.get_title(loc="left"), right.get_title(loc="left")] == ["m", "n"]
     assert [len(axes.lines[0].get_xdata()) for axes in (left, right)] == [2, 1]
+    below = plots.curves(both, "pairs", panel="model", columns=1).axes
+    assert below[0].get_position().y0 > below[1].get_position().y1 and below[1].get_ylabel() == "accuracy"
     changed = table[table.pairs == 5].assign(change=[0, -0.4], change_low=[0, -0.5], change_high=[0, -0.3])
     axes = plots.changes(changed).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b"]
@@ -66,6 +68,8 @@ def test_two_scores_names_the_heads_it_is_asked_to():
     axes = plots.two_scores(table, "x", "y", "panel", name=[Head(2, 3)]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["L2H3"]
     assert axes.collections[0].get_offsets().tolist() == [[0.1, 0.2], [0.5, 0.1]]
+    lines = [len(plots.two_scores(table, "x", "y", "panel", diagonal=each).axes[0].lines) for each in (True, False)]
+    assert lines == [1, 0]
 
 
 def test_the_role_map_has_each_share_at_its_head():

@@ -66,19 +66,24 @@ def head_ranking(scores: HeadScores, count: int = 15) -> Figure:
     return _closed(figure)
 
 
-def curves(table: pd.DataFrame, x: str, chance: str | None = None, panel: str | None = None) -> Figure:
+def curves(
+    table: pd.DataFrame, x: str, chance: str | None = None, panel: str | None = None, columns: int | None = None
+) -> Figure:
     """Accuracy against ``x``, one line a condition, with intervals; one panel, or one a value of ``panel``.
 
     Args:
         table: one row a point, with the columns of :func:`.compare`, ``x``, and ``chance`` and ``panel`` if named.
+        columns: panels side by side, the others below; None is all of them.
     """
     parts = {"": table} if panel is None else dict(list(table.groupby(panel, sort=False)))
-    size = (6.8, 3.6) if panel is None else (2.9 * len(parts) + 1.9, 3.0)
+    columns = min(columns or len(parts), len(parts))
+    rows = -(-len(parts) // columns)
+    size = (6.8, 3.6) if panel is None else (2.9 * columns + 1.9, 2.7 * rows + 0.3)
     colours = {label: f"C{i}" for i, label in enumerate(table.condition.unique())}  # the same in every panel
     drawn = {}
     with style():
-        figure, panels = plt.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False)
-        for axes, (title, part) in zip(panels[0], parts.items()):
+        figure, panels = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+        for axes, (title, part) in zip(panels.flat, parts.items()):
             for label, line in part.groupby("condition", sort=False):
                 points = {"marker": "o", "markersize": 4, "color": colours[label]}
                 (drawn[label],) = axes.plot(line[x], line["value"], **points)
@@ -88,7 +93,10 @@ def curves(table: pd.DataFrame, x: str, chance: str | None = None, panel: str | 
                 (guessing,) = axes.plot(points[x], points[chance], linestyle=":", color=INTACT_COLOUR)
             axes.set(xlabel=x, ylim=(0, 1.03), xticks=sorted(part[x].unique()))
             axes.set_title(title, loc="left", fontsize=10)
-        panels[0][0].set_ylabel(table.measure.iloc[0])
+        for axes in panels[:, 0]:
+            axes.set_ylabel(table.measure.iloc[0])
+        for axes in panels.flat[len(parts) :]:
+            axes.set_visible(False)
         if chance is not None:
             drawn["guessing"] = guessing  # last in the legend
         panels[0][-1].legend(drawn.values(), drawn, frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
@@ -144,12 +152,15 @@ def bars(table: pd.DataFrame, panel: str = "model") -> Figure:
     return _closed(figure)
 
 
-def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[Head] = ()) -> Figure:
-    """Every head by two measures of its damage, one panel a value of ``panel``; some heads named.
+def two_scores(
+    table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[Head] = (), diagonal: bool = True
+) -> Figure:
+    """Every head by two measures of what it does, one panel a value of ``panel``; some heads named.
 
     Args:
         table: head scores (:attr:`.HeadScores.table`), several under one another, told apart by ``panel``.
         x, y: ``drop``, ``generated_drop``, or another of their columns.
+        diagonal: draw where the two measures are equal, if they have one unit.
     """
     with style():
         values = list(table[panel].unique())
@@ -158,7 +169,8 @@ def two_scores(table: pd.DataFrame, x: str, y: str, panel: str, name: Sequence[H
         for axes, value in zip(panels[0], values):
             points = table[table[panel] == value]
             axes.scatter(points[x], points[y], s=14, alpha=0.6, linewidth=0)
-            axes.axline((0, 0), slope=1, color=INTACT_COLOUR, linewidth=0.8, linestyle=":")
+            if diagonal:
+                axes.axline((0, 0), slope=1, color=INTACT_COLOUR, linewidth=0.8, linestyle=":")
             places = points.set_index(["layer", "head"])[[x, y]]
             for head in name:
                 place = tuple(places.loc[(head.layer, head.index)])
