@@ -84,7 +84,11 @@ def test_the_role_map_has_each_share_at_its_head():
 def test_bars_are_a_measure_and_condition_each():
     rows = [("m", c, k, v, v - 0.1, v + 0.1, 10) for c, v in (("a", 0.8), ("b", 0.4)) for k in ("facts", "needle")]
     table = pd.DataFrame(rows, columns=["model", "condition", "measure", "value", "low", "high", "n"])
-    left, _ = plots.bars(pd.concat([table, table.assign(model="n")])).axes
+    both = pd.concat([table, table.assign(model="n")])
+    left, right = plots.bars(both).axes
+    assert left.get_position().y0 == right.get_position().y0
+    above, below = plots.bars(both, columns=1).axes
+    assert above.get_position().y0 > below.get_position().y1
     assert [label.get_text() for label in left.get_xticklabels()] == ["facts", "needle"]
     heights = [[bar.get_height() for bar in bars.patches] for bars in left.containers if hasattr(bars, "patches")]
     assert heights == [[0.8, 0.8], [0.4, 0.4]]

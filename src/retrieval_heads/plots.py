@@ -126,27 +126,33 @@ def changes(table: pd.DataFrame) -> Figure:
     return _closed(figure)
 
 
-def bars(table: pd.DataFrame, panel: str = "model") -> Figure:
+def bars(table: pd.DataFrame, panel: str = "model", columns: int | None = None) -> Figure:
     """A bar a measure and condition, with its interval, one panel a value of ``panel``.
 
     Args:
         table: what :func:`.compare` returns, with a column ``panel``.
+        columns: panels side by side, the others below; None is all of them.
     """
     parts = dict(list(table.groupby(panel, sort=False)))
     conditions, measures = list(table.condition.unique()), list(table.measure.unique())
     width = 0.8 / len(conditions)
+    columns = min(columns or len(parts), len(parts))
+    rows = -(-len(parts) // columns)
     with style():
-        size = (1.1 * len(measures) * len(parts) * max(1, len(conditions) / 4) + 2.4, 3.0)
-        figure, panels = plt.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False)
-        for axes, (title, part) in zip(panels[0], parts.items()):
+        size = (1.1 * len(measures) * columns * max(1, len(conditions) / 4) + 2.4, 2.7 * rows + 0.3)
+        figure, panels = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+        for axes, (title, part) in zip(panels.flat, parts.items()):
             for i, condition in enumerate(conditions):
-                rows = part[part.condition == condition].set_index("measure").loc[measures]
+                points = part[part.condition == condition].set_index("measure").loc[measures]
                 places = np.arange(len(measures)) + (i - (len(conditions) - 1) / 2) * width
-                reach = _spread(rows, "value", "low", "high")
-                axes.bar(places, rows.value, width * 0.92, yerr=reach, label=condition, error_kw={"linewidth": 0.8})
+                reach = _spread(points, "value", "low", "high")
+                axes.bar(places, points.value, width * 0.92, yerr=reach, label=condition, error_kw={"linewidth": 0.8})
             axes.set(xticks=range(len(measures)), xticklabels=measures, ylim=(0, 1.03))
             axes.set_title(title, loc="left", fontsize=10)
-        panels[0][0].set_ylabel("accuracy")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("accuracy")
+        for axes in panels.flat[len(parts) :]:
+            axes.set_visible(False)
         panels[0][-1].legend(frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
         figure.tight_layout()
     return _closed(figure)
